@@ -1,0 +1,1 @@
+"""Sub-commands of `kvjax`, one a file."""

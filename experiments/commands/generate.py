@@ -1,0 +1,143 @@
+"""`kvjax generate`: one prompt, one policy; the text as it comes, then what it took."""
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import typer
+
+import kvjax
+from experiments.console import Dtype, JsonFile, ModelName, err, out, write_json
+from experiments.policies import parse_budget, parse_policy
+from experiments.report import MB
+
+PolicySpec = Annotated[str, typer.Option("--policy", help="NAME[:key=value,...], such as snapkv:window=32.")]
+BudgetText = Annotated[str, typer.Option("--budget", help="256 slots per KV head, or 0.5 of the prompt kept.")]
+PromptFile = Annotated[Path | None, typer.Option("--prompt-file", help="Read the prompt from this file.")]
+Chat = Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template as a user's turn.")]
+
+
+def generate(
+    model: ModelName,
+    policy: PolicySpec = "full",
+    budget: BudgetText = "1.0",
+    prompt: Annotated[str | None, typer.Option(help="The prompt itself.")] = None,
+    prompt_file: PromptFile = None,
+    chat: Chat = False,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest token each time.")] = 0.0,
+    top_k: Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens that hold this mass.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:
+    """Generate from a compressed prompt, streaming; then print bytes full and allocated, and ms per token."""
+    named = parse_policy(policy, parse_budget(budget))
+    text = prompt_text(prompt, prompt_file)
+    sampler = kvjax.Greedy() if temperature == 0 else kvjax.Sample(temperature, top_k, top_p)
+    lm, ids = load_and_encode(model, dtype, text, chat=chat)
+    with err.status(f"reading {len(ids)} tokens"):
+        began = time.perf_counter()
+        pre = jax.block_until_ready(kvjax.prefill(lm, ids, needs=named.policy))
+        prefill_seconds = time.perf_counter() - began
+        cache = kvjax.compress(pre, named.policy)
+    key = jax.random.key(seed)
+    steps = kvjax.stream(lm, cache, named.policy, max_new_tokens=max_new_tokens, sampler=sampler, key=key)
+    tokens, seconds = _print_stream(lm, steps)
+    facts = _facts(lm, cache, ids, tokens, seconds) | {"prefill_seconds": prefill_seconds, "policy": repr(named.policy)}
+    _print_facts(facts)
+    write_json(json_file, facts)
+
+
+def prompt_text(prompt: str | None, file: Path | None) -> str:
+    """The one prompt given.
+
+    Raises:
+        ValueError: none, two, or an empty one. OSError: the file cannot be read.
+    """
+    if (prompt is None) == (file is None):
+        raise ValueError("give exactly one of --prompt and --prompt-file")
+    text = prompt if file is None else file.read_text(encoding="utf-8", errors="replace")
+    if not text.strip():
+        raise ValueError("the prompt is empty" if file is None else f"the prompt in {file} is empty")
+    return text
+
+
+def load_and_encode(model: str, dtype: str, text: str, *, chat: bool) -> tuple[Any, list[int]]:
+    """The model and the ids of the prompt."""
+    import models
+
+    with err.status(f"loading {model}"):
+        lm = models.load(model, dtype=dtype)
+    return lm, lm.encode([{"role": "user", "content": text}] if chat else text)
+
+
+def text_pieces(lm: Any, tokens: Iterable[int]) -> Iterator[str]:
+    """Text as tokens add to it; a character whose bytes have not all come is held back until they have.
+
+    Only the tail since the last whole character is decoded again, so the cost of a token does not grow with the text.
+    """
+    tail: list[int] = []
+    shown = ""
+    for token in tokens:
+        tail.append(token)
+        text = lm.decode(tail)
+        if text.endswith("\ufffd"):
+            continue
+        yield text[len(shown) :]
+        # one token of context stays, because some tokenizers drop the space of the first
+        tail = tail[-1:]
+        shown = lm.decode(tail)
+    if tail:
+        yield lm.decode(tail)[len(shown) :]
+
+
+def _print_stream(lm: Any, steps: Iterable[Any]) -> tuple[list[int], list[float]]:
+    tokens: list[int] = []
+    seconds: list[float] = []
+
+    def taken() -> Iterator[int]:
+        began = time.perf_counter()
+        for step in steps:
+            token = int(step[0])
+            seconds.append(time.perf_counter() - began)
+            tokens.append(token)
+            if token not in lm.stop_ids:
+                yield token
+            began = time.perf_counter()
+
+    for piece in text_pieces(lm, taken()):
+        out.print(piece, end="", markup=False)
+    out.print()
+    return tokens, seconds
+
+
+def _facts(lm: Any, cache: Any, ids: list[int], tokens: list[int], seconds: list[float]) -> dict[str, Any]:
+    """Numbers of a run; the first step compiles, so ms per token leaves it out where there are more."""
+    decoder = lm.decoder
+    heads = decoder.layers * decoder.heads
+    timed = sorted(seconds[1:] or seconds)
+    return {
+        "text": lm.decode([token for token in tokens if token not in lm.stop_ids]),
+        "tokens": tokens,
+        "prompt_tokens": len(ids),
+        "full_bytes": 2 * heads * len(ids) * decoder.head_dim * lm.params["embed"]["weight"].dtype.itemsize,
+        "allocated_bytes": cache.nbytes,
+        "host_bytes": cache.host_nbytes,
+        "kept_share": int(cache.lengths.sum()) / (heads * len(ids)),
+        "first_token_seconds": seconds[0],
+        "ms_per_token": 1e3 * timed[len(timed) // 2],
+    }
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    host = f" + {facts['host_bytes'] / MB:.2f} MB on the host" if facts["host_bytes"] else ""
+    err.print(
+        f"prompt {facts['prompt_tokens']} tokens; cache full {facts['full_bytes'] / MB:.2f} MB, "
+        f"allocated {facts['allocated_bytes'] / MB:.2f} MB{host} ({100 * facts['kept_share']:.1f}% of slots kept); "
+        f"{len(facts['tokens'])} tokens at {facts['ms_per_token']:.1f} ms/token (median)",
+        soft_wrap=True,
+    )

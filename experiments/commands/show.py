@@ -1,0 +1,46 @@
+"""`kvjax show`: a page with the prompt's tokens shaded by how many heads kept them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import kvjax
+from experiments.commands.generate import BudgetText, Chat, PolicySpec, PromptFile, load_and_encode, prompt_text
+from experiments.console import Dtype, JsonFile, ModelName, err, out, write_json
+from experiments.files import write_atomically
+from experiments.page import kept_mask, render
+from experiments.policies import parse_budget, parse_policy
+
+
+def show(
+    model: ModelName,
+    policy: PolicySpec,
+    page: Annotated[Path, typer.Option("--out", help="The HTML page to write.")],
+    budget: BudgetText = "0.5",
+    prompt: Annotated[str | None, typer.Option(help="The prompt itself.")] = None,
+    prompt_file: PromptFile = None,
+    chat: Chat = False,
+    dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:
+    """Compress a prompt and write a self-contained page of what each layer and head kept."""
+    named = parse_policy(policy, parse_budget(budget))
+    lm, ids = load_and_encode(model, dtype, prompt_text(prompt, prompt_file), chat=chat)
+    with err.status(f"reading {len(ids)} tokens"):
+        cache = kvjax.compress(kvjax.prefill(lm, ids, needs=named.policy), named.policy)
+        mask = kept_mask(cache, len(ids))
+    facts = {
+        "model": f"{lm.name} ({dtype})",
+        "policy": named.name,
+        "policy_repr": repr(named.policy),
+        "budget": named.budget,
+        "prompt_tokens": len(ids),
+        "kept_share": float(mask.mean()),
+        "allocated_bytes": cache.nbytes + cache.host_nbytes,
+        "full_bytes": 2 * mask.size * lm.decoder.head_dim * lm.params["embed"]["weight"].dtype.itemsize,
+    }
+    write_atomically(page, render([lm.decode([token]) for token in ids], mask, facts).encode())
+    out.print(f"wrote {page}", markup=False)
+    positions = [[[int(i) for i in head.nonzero()[0]] for head in layer] for layer in mask]
+    write_json(json_file, facts | {"page": str(page), "kept": positions})

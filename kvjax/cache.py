@@ -1,0 +1,92 @@
+"""The KV cache: one packed pool for all layers, rows and heads, each owning a region of its own length."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float32, Int32
+
+from kvjax.types import Logits, Pool, Regions
+
+
+@struct.dataclass
+class KVCache:
+    """A frozen pytree; every operation returns a new one.
+
+    Invariants: region (l, b, h) owns slots start .. start + capacity - 1 of the pool, of which the first `length` are in use;
+    start is a multiple of 8; regions are disjoint; at least 512 slack slots end the pool. `pos[slot]` is the original position of
+    the token in that slot. After `compress` a region is in position order; after an eviction while decoding it is in no order.
+    Everything with a slot axis moves together.
+
+    Attributes:
+        k, v: [slots, d], rotated keys and values, or what the encoder makes of them.
+        pos: int32 [slots].
+        stats: slot-aligned statistics of the scorer, float32 [slots] each; empty if nothing is evicted while decoding.
+        start, length, capacity: int32 [L, B, H].
+        budget: int32 [L, B, H], what an eviction while decoding cuts back to.
+        position: int32 [B], true position of each row's next token.
+        steps: int32 [B], tokens since the prompt.
+        logits: float32 [B, V] of each row's last token (not part of `nbytes`).
+        evidence: what each layer's scorer has seen, if slots are evicted while decoding.
+    """
+
+    k: Pool
+    v: Pool
+    pos: Int32[Array, " s"]
+    stats: dict[str, Float32[Array, " s"]]
+    start: Regions
+    length: Regions
+    capacity: Regions
+    budget: Regions
+    position: Int32[Array, " b"]
+    steps: Int32[Array, " b"]
+    logits: Logits
+    evidence: tuple[Any, ...] = ()
+
+    @property
+    def slots(self) -> int:
+        """Slots of the pool, slack included."""
+        return self.pos.shape[0]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Slots in use, int32 [L, B, H]."""
+        return np.asarray(self.length)
+
+    def _bytes(self, host: bool) -> int:
+        kept = (self.k, self.v, self.pos, self.stats, self.start, self.length, self.capacity, self.budget, self.evidence)
+        return sum(x.nbytes for x in jax.tree.leaves(kept) if (x.sharding.memory_kind == "pinned_host") == host)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated on the device for keys, values, positions, statistics and bookkeeping."""
+        return self._bytes(host=False)
+
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes held in host memory."""
+        return self._bytes(host=True)
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Bytes of one slot: its key, its value, its position and its statistics."""
+        return sum(x.nbytes // self.slots for x in jax.tree.leaves((self.k, self.v, self.pos, self.stats)))
+
+    @property
+    def used_nbytes(self) -> int:
+        """Bytes of the slots in use: what an allocator without rounding or room would need."""
+        return int(self.lengths.sum()) * self.slot_nbytes
+
+    @property
+    def room_nbytes(self) -> int:
+        """Bytes of the slots reserved for tokens to come."""
+        return int((np.asarray(self.capacity) - self.lengths).sum()) * self.slot_nbytes
+
+    def kept(self, layer: int) -> list[list[np.ndarray]]:
+        """Original positions held, by row and KV head, ascending."""
+        if not -self.start.shape[0] <= layer < self.start.shape[0]:
+            raise IndexError(f"the cache has layers 0 to {self.start.shape[0] - 1}; got {layer}")
+        pos, start, length = np.asarray(self.pos), np.asarray(self.start[layer]), np.asarray(self.length[layer])
+        region = lambda s, n: np.sort(pos[s : s + n])  # noqa: E731
+        return [[region(s, n) for s, n in zip(*row, strict=True)] for row in zip(start, length, strict=True)]

@@ -1,0 +1,46 @@
+"""Checks that run before anything is traced; messages say what was expected, what came, and what to do."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+
+def as_rows(prompts: Any) -> list[list[int]]:
+    """Token ids or a list of them → a list of rows."""
+    if isinstance(prompts, str):
+        raise TypeError("prompts must be token ids; got a string: encode it with lm.encode(text), or call kvjax.generate")
+    if len(prompts) and np.ndim(prompts[0]) == 0:
+        prompts = [prompts]
+    return [[int(i) for i in row] for row in prompts]
+
+
+def check_prompts(prompts: Any, decoder: Any) -> list[list[int]]:
+    """Rows of ids, none empty, none outside the vocabulary, none longer than the model's context."""
+    rows = as_rows(prompts)
+    if not rows:
+        raise ValueError("expected at least one prompt; got an empty list")
+    for r, ids in enumerate(rows):
+        if not ids:
+            raise ValueError(f"prompt {r} is empty: a prompt needs at least one token (start it with the BOS token if the text is empty)")
+        if len(ids) > decoder.max_positions:
+            raise ValueError(
+                f"prompt {r} has {len(ids)} tokens, more than the model's context of {decoder.max_positions}: "
+                "shorten it, or load a model with a longer context or RoPE scaling"
+            )
+        if min(ids) < 0 or max(ids) >= decoder.vocab:
+            raise ValueError(f"prompt {r} holds id {max(ids, key=abs)}, outside the vocabulary of {decoder.vocab}: wrong tokenizer?")
+    return rows
+
+
+def check_finite(x: Any, what: str) -> None:
+    """Raise if any value is NaN or infinite."""
+    if not bool(jnp.isfinite(x).all()):
+        raise FloatingPointError(f"{what} hold NaN or infinite values: check the weights, or load the model in float32")
+
+
+def check_new_tokens(max_new_tokens: int) -> int:
+    """A positive integer."""
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer) or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be an integer of at least 1; got {max_new_tokens!r}")
+    return int(max_new_tokens)

@@ -1,0 +1,253 @@
+"""Decode: new tokens from a compressed cache, in one on-device loop, or one step at a time."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import lax
+
+from kvjax.cache import KVCache
+from kvjax.checks import as_rows, check_new_tokens
+from kvjax.layout import resize
+from kvjax.policy import Policy
+from kvjax.sample import Greedy
+from kvjax.step import Spec, run_tokens, step
+from kvjax.types import size_class
+
+
+@struct.dataclass
+class Decoded:
+    """What decoding gave.
+
+    Attributes:
+        tokens: int32 [B, new]; a row that stopped earlier is filled with its last stop token.
+        lengths: int32 [B], tokens of each row, the stop token included.
+        logits: float32 [B, new, V] that each token was chosen from, if asked for.
+        cache: the cache with every emitted token in it, ready to go on.
+        info: {"seconds", "steps", "ms_per_token", "nbytes", "slots"}.
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    logits: Any
+    cache: KVCache
+    info: dict
+
+
+@struct.dataclass
+class Extended:
+    """A cache that has read known tokens. logits: float32 [B, t, V], after each token, if asked for."""
+
+    cache: KVCache
+    logits: Any = None
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(6, (int(n) - 1).bit_length())
+
+
+def make_room(cache: KVCache, policy: Policy, new_tokens: int, reserve: int | float | None = None) -> tuple[KVCache, int]:
+    """The cache with room for `new_tokens` more a head, and the slots a policy's view is padded to (0 if it never evicts).
+
+    A policy that evicts needs room only up to its next eviction.
+    """
+    length, budget = cache.lengths, np.asarray(cache.budget)
+    room = policy.when.room(new_tokens)
+    if policy.when.decoding:
+        grown = np.maximum(length, np.minimum(budget, length + new_tokens))
+        capacity = np.minimum(grown + room, length + new_tokens)
+    else:
+        capacity = length + room
+    slots = 0
+    if reserve is not None:
+        widest = Policy(budget=reserve).total(int(np.asarray(cache.position).max())) + new_tokens
+        slots = (widest + 8) * length.size
+        capacity_cap = max(int(capacity.max()), widest)
+    else:
+        capacity_cap = int(capacity.max())
+    cap = _power_of_two(capacity_cap) if policy.when.decoding else 0
+    return resize(cache, capacity, slots), cap
+
+
+def _spec(lm, policy: Policy, cap: int) -> Spec:
+    return Spec(decoder=lm.decoder, retrieve=policy.retrieve, policy=policy.decoding(), cap=cap)
+
+
+def _check(lm, cache: KVCache, policy: Policy, new_tokens: int) -> None:
+    if not isinstance(policy, Policy):
+        raise TypeError(f"expected the policy the cache was made with; got {policy!r}")
+    if not isinstance(cache, KVCache):
+        raise TypeError(f"expected a KVCache from kvjax.compress; got {type(cache).__name__}")
+    if cache.start.shape[0] != lm.decoder.layers or cache.start.shape[2] != lm.decoder.heads:
+        raise ValueError(
+            f"the cache has {cache.start.shape[0]} layers of {cache.start.shape[2]} KV heads, "
+            f"the model {lm.decoder.layers} of {lm.decoder.heads}: it was made by another model"
+        )
+    if policy.when.decoding and not cache.evidence:
+        raise ValueError("this policy evicts while decoding, but the cache was compressed with one that does not: compress with it")
+    longest = int(np.asarray(cache.position).max()) + new_tokens
+    if longest > lm.decoder.max_positions:
+        raise ValueError(f"{longest} tokens would exceed the model's context of {lm.decoder.max_positions}: ask for fewer new tokens")
+
+
+@struct.dataclass
+class _Loop:
+    """State of the on-device loop."""
+
+    cache: KVCache
+    tokens: Any
+    logits: Any
+    lengths: Any
+    running: Any
+    i: Any
+
+
+def _choose_token(state_logits, running, last, *, sampler, key, i):
+    token = sampler(state_logits, jax.random.fold_in(key, i))
+    return jnp.where(running, token, last)
+
+
+@partial(jax.jit, static_argnames=("width", "keep_logits"), donate_argnames=("cache",))
+def _loop(spec: Spec, params, cache: KVCache, sampler, key, stop, limit, *, width: int, keep_logits: bool):
+    """Up to `limit` tokens a row in one program; `width` is the size of the output buffer."""
+    rows = cache.position.shape[0]
+    seen = jnp.zeros((rows, width, cache.logits.shape[1]) if keep_logits else (rows, 0, 1), jnp.float32)
+
+    def body(s: _Loop) -> _Loop:
+        last = s.tokens[:, jnp.maximum(s.i - 1, 0)]
+        token = _choose_token(s.cache.logits, s.running, last, sampler=sampler, key=key, i=s.i)
+        logits = s.logits.at[:, s.i].set(s.cache.logits) if keep_logits else s.logits
+        new = step(spec, params, s.cache, token, running=s.running)
+        return _Loop(
+            cache=new,
+            tokens=s.tokens.at[:, s.i].set(token),
+            logits=logits,
+            lengths=s.lengths + s.running,
+            running=s.running & ~(token[:, None] == stop).any(-1),
+            i=s.i + 1,
+        )
+
+    zeros = jnp.zeros(rows, jnp.int32)
+    start = _Loop(
+        cache=cache, tokens=jnp.zeros((rows, width), jnp.int32), logits=seen, lengths=zeros, running=zeros == 0, i=jnp.int32(0)
+    )
+    return lax.while_loop(lambda s: (s.i < limit) & s.running.any(), body, start)
+
+
+def _stops(lm, stop: Any) -> jax.Array:
+    """Stop ids as an array of a fixed size, so that their number does not recompile."""
+    ids = list(lm.stop_ids if stop is None else stop)
+    if len(ids) > 8:
+        raise ValueError(f"at most 8 stop tokens; got {len(ids)}")
+    return jnp.asarray(ids + [-1] * (8 - len(ids)), jnp.int32)
+
+
+def decode(
+    lm, cache: KVCache, policy: Policy, *, max_new_tokens: int = 64, return_logits: bool = False,
+    sampler: Any = Greedy(), key: Any = None, stop: Any = None, reserve: int | float | None = None,
+) -> Decoded:  # fmt: skip
+    """Generate from a compressed cache; the loop runs on the device, the pool is updated in place.
+
+    Args:
+        lm: the language model.   cache: from `compress`, `extend` or an earlier `decode`; it stays valid.
+        policy: the policy the cache was made with (what evicts while decoding, how slots are read).
+        max_new_tokens: most tokens a row gets.
+        return_logits: keep what each token was chosen from.
+        sampler: Greedy() or Sample(temperature, top_k, top_p).   key: a jax PRNG key, needed by Sample.
+        stop: token ids that end a row (default: the model's own; () for none).
+        reserve: a budget whose size class the pool gets at least, as in `compress`.
+
+    Raises:
+        TypeError, ValueError: a cache or policy that does not fit, a context overrun, sampling without a key.
+    """
+    new = check_new_tokens(max_new_tokens)
+    _check(lm, cache, policy, new)
+    if sampler.random and key is None:
+        raise ValueError(f"{type(sampler).__name__} draws tokens at random: pass key=jax.random.key(seed)")
+    roomy, cap = make_room(cache, policy, new, reserve)
+    key = jax.random.key(0) if key is None else key
+    began = time.perf_counter()
+    end = _loop(
+        _spec(lm, policy, cap), lm.params, roomy, sampler, key, _stops(lm, stop), np.int32(new),
+        width=_power_of_two(new), keep_logits=return_logits,
+    )  # fmt: skip
+    steps = int(end.i)
+    seconds = time.perf_counter() - began
+    info = dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=end.cache.nbytes, slots=end.cache.slots)
+    tokens, lengths = np.asarray(end.tokens)[:, :steps], np.asarray(end.lengths)
+    return Decoded(
+        tokens=tokens, lengths=lengths, logits=end.logits[:, :steps] if return_logits else None, cache=end.cache, info=info
+    )
+
+
+@partial(jax.jit, donate_argnames=("cache",))
+def _one(spec: Spec, params, cache: KVCache, sampler, key, i, running, last, stop):
+    token = _choose_token(cache.logits, running, last, sampler=sampler, key=key, i=i)
+    return step(spec, params, cache, token, running=running), token, running & ~(token[:, None] == stop).any(-1)
+
+
+def stream(
+    lm, cache: KVCache, policy: Policy, *, max_new_tokens: int = 64, sampler: Any = Greedy(), key: Any = None, stop: Any = None
+) -> Iterator[np.ndarray]:
+    """As `decode`, one step at a time: yields the int32 [B] tokens of each step, as soon as they are there."""
+    new = check_new_tokens(max_new_tokens)
+    _check(lm, cache, policy, new)
+    if sampler.random and key is None:
+        raise ValueError(f"{type(sampler).__name__} draws tokens at random: pass key=jax.random.key(seed)")
+    key = jax.random.key(0) if key is None else key
+    cache, cap = make_room(cache, policy, new)
+    spec, stops = _spec(lm, policy, cap), _stops(lm, stop)
+    running, token = jnp.ones(cache.position.shape, bool), jnp.zeros(cache.position.shape, jnp.int32)
+    for i in range(new):
+        cache, token, running = _one(spec, lm.params, cache, sampler, key, np.int32(i), running, token, stops)
+        yield np.asarray(token)
+        if not running.any():
+            return
+
+
+@partial(jax.jit, static_argnames=("keep_logits",), donate_argnames=("cache",))
+def _read(spec: Spec, params, cache: KVCache, tokens, count, *, keep_logits: bool):
+    cache, x = run_tokens(spec, params, cache, tokens, count)
+    last = jnp.take_along_axis(x, jnp.maximum(count - 1, 0)[:, None, None], 1)
+    logits = spec.decoder.unembed(params, last)[:, 0]
+    cache = cache.replace(logits=jnp.where((count > 0)[:, None], logits, cache.logits))
+    return cache, spec.decoder.unembed(params, x) if keep_logits else None
+
+
+def extend(lm, cache: KVCache, ids: Any, policy: Policy, *, return_logits: bool = False, block: int = 512) -> Extended:
+    """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
+
+    Each token attends to everything held and to the tokens before it. A policy that evicts while decoding evicts after each
+    block, not after each token: feed one token at a time (`block=1`) for its exact schedule.
+
+    Args:
+        ids: token ids, or a list of rows of them, one for each row of the cache; rows may differ in length.
+        return_logits: keep the logits after each token, float32 [B, t, V].
+        block: most tokens run at once (padded to a power of two).
+    """
+    rows = as_rows(ids)
+    if len(rows) != cache.position.shape[0]:
+        raise ValueError(f"the cache has {cache.position.shape[0]} rows; got tokens for {len(rows)}")
+    counts = np.array([len(r) for r in rows])
+    if counts.max() == 0:
+        return Extended(cache=cache)
+    _check(lm, cache, policy, int(counts.max()))
+    table = np.zeros((len(rows), int(counts.max())), np.int32)
+    for r, row in enumerate(rows):
+        table[r, : len(row)] = row
+    cache, cap = make_room(cache, policy, table.shape[1])
+    logits = []
+    for at in range(0, table.shape[1], block):
+        part = table[:, at : at + block]
+        width = 1 if part.shape[1] == 1 else min(size_class(part.shape[1], steps=2), max(block, 2))
+        tokens = np.pad(part, ((0, 0), (0, width - part.shape[1])))
+        count = np.clip(counts - at, 0, part.shape[1]).astype(np.int32)
+        cache, out = _read(_spec(lm, policy, cap), lm.params, cache, tokens, count, keep_logits=return_logits)
+        if return_logits:
+            logits.append(out[:, : part.shape[1]])
+    return Extended(cache=cache, logits=jnp.concatenate(logits, 1) if return_logits else None)

@@ -1,0 +1,35 @@
+"""Generate: prompts in, text out; the whole data path on one screen."""
+
+from typing import Any
+
+from kvjax.checks import check_new_tokens
+from kvjax.compress import compress
+from kvjax.decode import Decoded, decode
+from kvjax.policy import Policy
+from kvjax.prefill import prefill
+from kvjax.sample import Greedy
+
+
+def encode(lm, prompts: Any) -> list[list[int]]:
+    """A string, a chat (list of messages), token ids, or a list of any of these → rows of token ids."""
+    if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], dict | int)):
+        prompts = [prompts]
+    is_text = lambda p: isinstance(p, str) or (len(p) and isinstance(p[0], dict))  # noqa: E731
+    return [lm.encode(p) if is_text(p) else [int(i) for i in p] for p in prompts]
+
+
+def generate(
+    lm, prompts: Any, policy: Policy, *, max_new_tokens: int = 64, sampler: Any = Greedy(), key: Any = None,
+    stop: Any = None, return_logits: bool = False, chunk: int | None = None,
+) -> Decoded:  # fmt: skip
+    """Prefill, compress and decode: a string, a chat, token ids, or a list of any of these, of any lengths.
+
+    Args as in `prefill`, `compress` and `decode`. The prompt's dense keys and values are released before decoding starts.
+    """
+    new = check_new_tokens(max_new_tokens)
+    pre = prefill(lm, encode(lm, prompts), needs=policy, chunk=chunk)
+    cache = compress(pre, policy)
+    del pre
+    return decode(
+        lm, cache, policy, max_new_tokens=new, sampler=sampler, key=key, stop=stop, return_logits=return_logits
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""Prefill attention in plain XLA: loops over tiles of queries by keys, online softmax in float32.
+
+Trip counts are data (they follow `offset`), so blocks above the diagonal or outside the window are never computed, and
+only the blocks that the diagonal or the window's edge crosses are masked. A tile is g*q_block by k_block scores.
+"""
+
+import dataclasses
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+#: Below every score, and finite: a row that has seen nothing yet gives exp(-inf - LOW) = 0 and not NaN.
+LOW = -1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Tiling: query rows (of each of the g heads) and keys of one tile of scores."""
+
+    q_block: int = 128
+    k_block: int = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+    """A Config made to fit one call."""
+
+    rows: int
+    keys: int
+    count: int
+    window: int | None
+
+    @classmethod
+    def fit(cls, config: Config, q, k, window: int | None) -> "Tiling":
+        rows = min(config.q_block, q.shape[3])
+        return cls(rows, min(config.k_block, k.shape[2]), -(-q.shape[3] // rows), window)
+
+
+@partial(jax.jit, static_argnames=("window", "config"))
+def attention(q, k, v, offset, *, window: int | None, config: Config = Config()):
+    """See `api.prefill_attention`."""
+    tiling = Tiling.fit(config, q, k, window)
+
+    def head(args):
+        tiles, keys, values = args
+
+        def tile(index_queries):
+            index, queries = index_queries
+            return _attend(queries, keys, values, offset + index * tiling.rows, tiling)
+
+        return lax.map(tile, (jnp.arange(tiling.count), tiles))
+
+    out, lse = lax.map(head, (_split(q, tiling), _flat(k), _flat(v)))
+    return _join(out, q.shape).astype(q.dtype), _join(lse, q.shape[:-1])
+
+
+@partial(jax.jit, static_argnames=("window", "config"))
+def column_sums(q, k, lse, offset, length, *, window: int | None, config: Config = Config()):
+    """See `api.column_sums`."""
+    tiling = Tiling.fit(config, q, k, window)
+    counted = offset + jnp.arange(q.shape[3]) < length[:, None]
+    # A row that does not count gets an infinite denominator: all its probabilities are zero.
+    lse = jnp.where(counted[:, None, None, :], lse, jnp.inf)
+
+    def head(args):
+        tiles, lses, keys = args
+
+        def tile(index, total):
+            return _sum_columns(total, tiles[index], lses[index], keys, offset + index * tiling.rows, tiling)
+
+        return lax.fori_loop(0, tiling.count, tile, jnp.zeros(keys.shape[0], jnp.float32))
+
+    sums = lax.map(head, (_split(q, tiling), _split(lse, tiling, fill=jnp.inf), _flat(k)))
+    return sums.reshape(k.shape[:3]) / q.shape[2]
+
+
+def _attend(queries: Float[Array, "r d"], keys: Float[Array, "n d"], values: Float[Array, "n d"], first, tiling: Tiling):
+    """One tile of query rows against all keys it sees: (out [r d], lse [r]), both float32."""
+
+    def fold(block, carry, masked):
+        high, total, out = carry
+        scores, at = _scores(queries, keys, block, first, tiling, masked)
+        new = jnp.maximum(high, scores.max(axis=1))
+        weights = jnp.exp(scores - new[:, None])
+        decay = jnp.exp(high - new)
+        part = lax.dynamic_slice_in_dim(values, at, tiling.keys)
+        added = lax.dot(weights.astype(values.dtype), part, preferred_element_type=jnp.float32)
+        return new, total * decay + weights.sum(axis=1), out * decay[:, None] + added
+
+    rows, d = queries.shape
+    start = jnp.full(rows, LOW), jnp.zeros(rows), jnp.zeros((rows, d))
+    high, total, out = _over_blocks(fold, start, first, keys.shape[0], tiling)
+    return out / total[:, None], high + jnp.log(total)
+
+
+def _sum_columns(sums: Float[Array, " n"], queries, lse: Float[Array, " r"], keys, first, tiling: Tiling):
+    """Add one tile's probabilities to the column sums of the keys it sees."""
+
+    def fold(block, sums, masked):
+        scores, at = _scores(queries, keys, block, first, tiling, masked)
+        part = lax.dynamic_slice_in_dim(sums, at, tiling.keys) + jnp.exp(scores - lse[:, None]).sum(axis=0)
+        return lax.dynamic_update_slice_in_dim(sums, part, at, axis=0)
+
+    return _over_blocks(fold, sums, first, keys.shape[0], tiling)
+
+
+def _over_blocks(fold, carry, first, n: int, tiling: Tiling):
+    """Fold the key blocks that rows first .. first+rows-1 see; those that all rows see whole go unmasked."""
+    last = jnp.minimum(first + tiling.rows, n) - 1
+    stop = last // tiling.keys + 1
+    # The last block of all is shifted back to end with the keys: only a mask can undo what it sees twice.
+    edge = jnp.minimum((first + 1) // tiling.keys, n // tiling.keys)
+    begin = whole = 0
+    if tiling.window is not None:
+        begin = jnp.maximum(first - tiling.window + 1, 0) // tiling.keys
+        whole = jnp.clip(-((tiling.window - first - tiling.rows) // tiling.keys), begin, stop)
+        edge = jnp.maximum(edge, whole)
+        carry = lax.fori_loop(begin, whole, partial(fold, masked=True), carry)
+    carry = lax.fori_loop(whole, edge, partial(fold, masked=False), carry)
+    return lax.fori_loop(edge, stop, partial(fold, masked=True), carry)
+
+
+def _scores(queries: Float[Array, "r d"], keys: Float[Array, "n d"], block, first, tiling: Tiling, masked: bool):
+    """Scores of one tile, float32 [r, tiling.keys], and the index of its first key."""
+    n, d = keys.shape
+    at = jnp.minimum(block * tiling.keys, n - tiling.keys)
+    part = lax.dynamic_slice_in_dim(keys, at, tiling.keys)
+    scores = lax.dot_general(queries, part, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+    scores = scores * (1 / math.sqrt(d))
+    if not masked:
+        return scores, at
+    row = first + lax.broadcasted_iota(jnp.int32, scores.shape, 0) % tiling.rows
+    col = at + lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+    seen = (col <= row) & (col >= block * tiling.keys)
+    if tiling.window is not None:
+        seen &= col > row - tiling.window
+    return jnp.where(seen, scores, -jnp.inf), at
+
+
+def _flat(x: Float[Array, "b h *rest"]):
+    """Rows and KV heads as one axis."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _split(x: Float[Array, "b h g t *rest"], tiling: Tiling, fill=0):
+    """[b*h, tile, g*rows, *rest]: the g heads of a tile one after the other, so that one product serves them all."""
+    b, h, g, t, *rest = x.shape
+    x = jnp.pad(x, [(0, 0)] * 3 + [(0, tiling.count * tiling.rows - t)] + [(0, 0)] * len(rest), constant_values=fill)
+    x = x.reshape(b * h, g, tiling.count, tiling.rows, *rest)
+    return jnp.moveaxis(x, 1, 2).reshape(b * h, tiling.count, g * tiling.rows, *rest)
+
+
+def _join(x: Float[Array, "bh tile r *rest"], shape: tuple[int, ...]):
+    """Undo `_split`: back to [b, h, g, t, *rest]."""
+    b, h, g, t, *rest = shape
+    x = jnp.moveaxis(x.reshape(b * h, x.shape[1], g, -1, *rest), 2, 1)
+    return x.reshape(b, h, g, -1, *rest)[:, :, :, :t]

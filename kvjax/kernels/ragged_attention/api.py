@@ -1,0 +1,109 @@
+"""Ragged attention over a packed pool: what is computed, and which implementation computes it."""
+
+from jaxtyping import Array, Float, Float32, Int32
+
+from . import reference, xla
+
+#: Implementations by name; each module defines `attention` and `probs`.
+IMPLEMENTATIONS = {"xla": xla, "reference": reference}
+
+
+def ragged_attention(
+    q: Float[Array, "b h g t d"],
+    k: Float[Array, "s d"],
+    v: Float[Array, "s d"],
+    pos: Int32[Array, " s"],
+    start: Int32[Array, "b h"],
+    length: Int32[Array, "b h"],
+    q_pos: Int32[Array, "b t"],
+    *,
+    window: int | None = None,
+    impl: str | None = None,
+) -> tuple[Float[Array, "b h g t d"], Float32[Array, "b h g t"]]:
+    """Attention of query i of region (b, h) over the slots j in start .. start+length-1 of the pool that it sees.
+
+    out_i = sum_j p_ij v_j,  p_ij = exp(s_ij - lse_i),  s_ij = q_i . k_j / sqrt(d),
+    seen: pos_j <= q_pos_i, and pos_j > q_pos_i - window where a window is given. A single query (t = 1) without a window
+    sees every slot of its region: the pool holds its past.
+
+    Args:
+        q: queries, rotated, g per KV head.
+        k: the pool's keys, rotated; slots outside the regions may hold anything, NaN included.
+        v: the pool's values.
+        pos: position of each slot's token.
+        start: first slot of each region, a multiple of 8; data.
+        length: slots of each region, 0 allowed; data, a new value does not retrace.
+        q_pos: position of each query.
+        window: sliding window in positions (None: none); static.
+        impl: a key of IMPLEMENTATIONS; None chooses.
+
+    Returns:
+        The output in the dtype of q and the log of the softmax denominator in float32; 0 and -inf where nothing is seen.
+        The pool must reach at least 512 slots beyond the last region (`dynamic_slice` clamps: a shifted block would be
+        read as the wrong slots).
+
+    Raises:
+        ValueError: shapes that do not fit, a window below 1, an unknown implementation.
+
+    Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, section 3, with the merge of
+    partial results (their eq. 4) over the parts of a region that different cores read.
+    """
+    _check(q, k, v, pos, start, length, q_pos, window)
+    return _choose(impl).attention(q, k, v, pos, start, length, q_pos, window=window)
+
+
+def ragged_probs(
+    q: Float[Array, "b h g t d"],
+    k: Float[Array, "s d"],
+    pos: Int32[Array, " s"],
+    start: Int32[Array, "b h"],
+    length: Int32[Array, "b h"],
+    q_pos: Int32[Array, "b t"],
+    lse: Float32[Array, "b h g t"],
+    *,
+    cap: int,
+    window: int | None = None,
+    impl: str | None = None,
+) -> Float32[Array, "b h g t cap"]:
+    """The probabilities of `ragged_attention`, padded to `cap` slots a region: p_ij = exp(s_ij - lse_i), 0 beyond length.
+
+    Args:
+        q, k, pos, start, length, q_pos, window, impl: as given to `ragged_attention`.
+        lse: what it returned.
+        cap: slots of the widest region; static. Slots of a region beyond `cap` are left out.
+
+    Returns:
+        Probabilities in float32, zero where the query does not see the slot.
+
+    Raises:
+        ValueError: shapes that do not fit, a window or cap below 1, an unknown implementation.
+    """
+    _check(q, k, k, pos, start, length, q_pos, window)
+    if lse.shape != q.shape[:-1]:
+        raise ValueError(f"lse must be {q.shape[:-1]} for q {q.shape}, got {lse.shape}; pass what the attention returned")
+    if cap < 1:
+        raise ValueError(f"cap must be at least 1 slot, got {cap}")
+    return _choose(impl).probs(q, k, pos, start, length, q_pos, lse, cap=cap, window=window)
+
+
+def _choose(impl: str | None):
+    """The implementation named, or the fastest that runs here."""
+    name = impl or "xla"
+    if name not in IMPLEMENTATIONS:
+        raise ValueError(f"unknown impl {name!r} of ragged attention; there are {', '.join(IMPLEMENTATIONS)}")
+    return IMPLEMENTATIONS[name]
+
+
+def _check(q, k, v, pos, start, length, q_pos, window) -> None:
+    """Refuse what would otherwise fail, or broadcast, far from the caller."""
+    if q.ndim != 5 or k.ndim != 2 or k.shape != v.shape or k.shape[1] != q.shape[-1] or pos.shape != k.shape[:1]:
+        raise ValueError(
+            "q must be [b, h, g, t, d], k and v [s, d] and pos [s]; "
+            f"got q {q.shape}, k {k.shape}, v {v.shape}, pos {pos.shape}"
+        )
+    if start.shape != q.shape[:2] or length.shape != q.shape[:2]:
+        raise ValueError(f"start and length must be {q.shape[:2]} (b, h), got {start.shape} and {length.shape}")
+    if q_pos.shape != (q.shape[0], q.shape[3]):
+        raise ValueError(f"q_pos must be {(q.shape[0], q.shape[3])} (b, t), got {q_pos.shape}")
+    if window is not None and window < 1:
+        raise ValueError(f"window must be at least 1 position (or None), got {window}")

@@ -1,0 +1,45 @@
+"""Ragged attention as its formula reads: every region gathered to the pool's size. For tests and for small pools."""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+
+@partial(jax.jit, static_argnames="window")
+def attention(q, k, v, pos, start, length, q_pos, *, window):
+    """Definition of `api.ragged_attention`."""
+    slots, held = _region_slots(start, length, k.shape[0])
+    scores = _scores(q, k, pos, slots, held, q_pos, window)
+    high = jnp.maximum(scores.max(axis=-1), -1e30)
+    total = jnp.exp(scores - high[..., None]).sum(axis=-1)
+    lse = jnp.where(total > 0, high + jnp.log(total), -jnp.inf)
+    weights = jnp.exp(scores - high[..., None]) / jnp.maximum(total, 1e-30)[..., None]
+    values = jnp.where(held[..., None], v[slots].astype(jnp.float32), 0.0)
+    return jnp.einsum("bhgtn,bhnd->bhgtd", weights, values, precision="highest").astype(q.dtype), lse
+
+
+@partial(jax.jit, static_argnames=("cap", "window"))
+def probs(q, k, pos, start, length, q_pos, lse, *, cap, window):
+    """Definition of `api.ragged_probs`."""
+    slots, held = _region_slots(start, length, cap)
+    scores = _scores(q, k, pos, slots, held, q_pos, window)
+    return jnp.exp(scores - jnp.maximum(lse, -1e30)[..., None])
+
+
+def _region_slots(start, length, cap: int):
+    """Slots [b h cap] of every region and which of them it holds."""
+    index = jnp.arange(cap)
+    return start[..., None] + index, index < length[..., None]
+
+
+def _scores(q, k, pos, slots, held, q_pos, window):
+    """Scaled products [b h g t cap] in float32, -inf where the query does not see the slot."""
+    keys = jnp.where(held[..., None], k.at[slots].get(mode="clip").astype(jnp.float32), 0.0)
+    scores = jnp.einsum("bhgtd,bhnd->bhgtn", q.astype(jnp.float32), keys, precision="highest") / math.sqrt(q.shape[-1])
+    seen = held[:, :, None, :]
+    if q.shape[3] > 1 or window is not None:
+        at, now = pos.at[slots].get(mode="clip")[:, :, None, :], q_pos[:, None, :, None]
+        seen = seen & (at <= now) & (True if window is None else at > now - window)
+    return jnp.where(seen[:, :, None], scores, -jnp.inf)

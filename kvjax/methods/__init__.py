@@ -1,0 +1,36 @@
+"""Published methods, one paper a file: compositions of stages that add no arithmetic of their own."""
+
+from kvjax.methods.ada_expected import ada_expected
+from kvjax.methods.adakv import adakv
+from kvjax.methods.expected_attention import expected_attention
+from kvjax.methods.full import full
+from kvjax.methods.h2o import h2o
+from kvjax.methods.keydiff import keydiff
+from kvjax.methods.knorm import knorm
+from kvjax.methods.local_window import local_window
+from kvjax.methods.pyramid_keydiff import pyramid_keydiff
+from kvjax.methods.pyramidkv import pyramidkv
+from kvjax.methods.snapkv import snapkv
+from kvjax.methods.streaming_llm import streaming_llm
+from kvjax.methods.tova import tova
+
+__all__ = [
+    "ada_expected",
+    "adakv",
+    "expected_attention",
+    "full",
+    "h2o",
+    "keydiff",
+    "knorm",
+    "local_window",
+    "pyramid_keydiff",
+    "pyramidkv",
+    "snapkv",
+    "streaming_llm",
+    "tova",
+]
+
+
+def names() -> list[str]:
+    """Every method, by its file name; `getattr(kvjax.methods, name)` builds it."""
+    return list(__all__)

@@ -1,0 +1,8 @@
+"""The full cache: nothing is evicted. The reference every other method reduces to at budget = length."""
+
+from kvjax.policy import Policy
+
+
+def full() -> Policy:
+    """Keep everything."""
+    return Policy(budget=1.0)

@@ -1,0 +1,13 @@
+"""L2-norm strategy: keys of small norm are kept.
+
+*A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression*, arXiv 2406.11430.
+Stages: score KeyNorm · after the prompt. Equal tokens tie in the first layer, where rotation does not change a norm.
+"""
+
+from kvjax.policy import Policy
+from kvjax.score import KeyNorm
+
+
+def knorm(budget: int | float = 256) -> Policy:
+    """Keep the `budget` keys of smallest norm in each head."""
+    return Policy(score=KeyNorm(), budget=budget)

@@ -1,0 +1,94 @@
+"""A policy: score → allocate → select → merge → encode → retrieve, and when. The spine every method is a composition of."""
+
+import math
+from typing import Any
+
+import numpy as np
+from flax import struct
+
+from kvjax import stage
+from kvjax.allocate import Uniform
+from kvjax.encode import Plain
+from kvjax.evidence import Need
+from kvjax.merge import Drop
+from kvjax.retrieve import Everything
+from kvjax.schedule import AfterPrefill
+from kvjax.score import Recency
+from kvjax.select import TopK
+
+_SLOTS = {
+    "score": stage.Scorer,
+    "allocate": stage.Allocator,
+    "select": stage.Selector,
+    "merge": stage.Merger,
+    "encode": stage.Encoder,
+    "retrieve": stage.Retriever,
+    "when": stage.Schedule,
+}
+
+
+def check_budget(budget: Any) -> None:
+    """A positive integer of slots, or a share in (0, 1]; anything traced passes."""
+    if isinstance(budget, bool) or (budget is None) or isinstance(budget, str):
+        raise TypeError(f"budget must be an int (mean slots per KV head) or a float in (0, 1] (share kept); got {budget!r}")
+    if isinstance(budget, int | np.integer) and budget < 1:
+        raise ValueError(f"budget must be at least 1 slot per KV head; got {budget}")
+    if isinstance(budget, float | np.floating) and not (math.isfinite(budget) and 0.0 < budget <= 1.0):
+        raise ValueError(
+            f"a float budget is the share of the prompt kept, in (0, 1]; got {budget}. For a number of slots pass an int"
+        )
+
+
+@struct.dataclass
+class Policy:
+    """What to keep of a KV cache, stage by stage; `policy.replace(merge=...)` is the ablation.
+
+    Two policies built alike are equal, hash alike and share compiled programs; numbers (budgets included) are data and never
+    recompile, stage types and sizes do.
+
+    Args:
+        score: evidence → worth of each slot.   allocate: scores → slots for every head, exact total.
+        select: which slots stay.               merge: evicted into kept.
+        encode: how slots are stored.           retrieve: which slots a query reads.
+        when: AfterPrefill, Every(k) or WhenFull(slack).
+        budget: int, mean slots per KV head of each prompt; float in (0, 1], share of the prompt kept.
+
+    Raises:
+        TypeError, ValueError: a budget or a stage of the wrong kind, when built from Python values.
+    """
+
+    score: Any = Recency()
+    allocate: Any = Uniform()
+    select: Any = TopK()
+    merge: Any = Drop()
+    encode: Any = Plain()
+    retrieve: Any = Everything()
+    when: Any = AfterPrefill()
+    budget: int | float = 1.0
+
+    def __post_init__(self):
+        for slot, kind in _SLOTS.items():
+            if _misplaced(getattr(self, slot), kind):
+                raise TypeError(f"Policy.{slot} must be a {kind.__name__} (see kvjax.{slot}); got {getattr(self, slot)!r}")
+        check_budget(self.budget)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The evidence the scorer reads."""
+        return self.score.needs
+
+    def total(self, length: int) -> int:
+        """Mean slots per KV head for a prompt of `length` tokens: the budget, floor(share · length), at least 1."""
+        if isinstance(self.budget, int | np.integer):
+            return min(int(self.budget), length)
+        return max(1, math.floor(length * float(self.budget) + 1e-9))
+
+    def decoding(self) -> "Policy | None":
+        """What of the policy the decode program contains: nothing but its retriever if it never evicts while decoding."""
+        return self if self.when.decoding else None
+
+
+def _misplaced(given: Any, kind: type) -> bool:
+    """Whether a field holds something a user put there by mistake; pytree transformations put opaque placeholders there."""
+    mistakes = (str, int, float, list, tuple, dict, type, type(None), *_SLOTS.values())
+    return isinstance(given, mistakes) and not isinstance(given, kind)

@@ -1,0 +1,191 @@
+"""Prefill: a prompt through the model once, its keys, values and evidence kept as an immutable value.
+
+Layers are run one after another by one jitted program each prompt-length bucket shares, so compile time does not grow with depth
+and a layer's queries are gone before the next starts. Each row of a batch runs the program it would run alone: its numbers, and
+so every decision taken from them, are the same to the bit whatever stands beside it.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float32, Int32
+
+from kvjax import evidence as ev
+from kvjax.attend import Heads
+from kvjax.checks import check_finite, check_prompts
+from kvjax.kernels.prefill_attention import column_sums, prefill_attention
+from kvjax.types import size_class
+
+
+@struct.dataclass
+class PrefilledRow:
+    """One prompt: dense keys and values of every layer, padded on the right to a bucket.
+
+    Attributes:
+        ids: int32 [n], the prompt, padded with zeros.
+        length: int32 [1], its true length.
+        k, v: one [1, h, n, d] array a layer.
+        evidence: what each layer recorded.
+        logits: float32 [v] after the last token. all_logits: float32 [n, v] if asked for.
+    """
+
+    ids: Int32[Array, " n"]
+    length: Int32[Array, "1"]
+    k: tuple
+    v: tuple
+    evidence: tuple
+    logits: Float32[Array, " v"]
+    all_logits: Any = None
+
+
+@struct.dataclass
+class Prefilled:
+    """Prompts after prefill: compress it with any number of policies; nothing changes it."""
+
+    rows: tuple[PrefilledRow, ...]
+    decoder: Any = struct.field(pytree_node=False)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each prompt."""
+        return [int(row.length[0]) for row in self.rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays held."""
+        return sum(x.nbytes for x in jax.tree.leaves(self))
+
+    @property
+    def needs(self) -> frozenset:
+        """The evidence recorded."""
+        return self.rows[0].evidence[0].needs
+
+
+@struct.dataclass
+class PromptBlock:
+    """Rows offset .. offset + t of a prompt as evidence sees them; `count` of them are real."""
+
+    heads: Heads
+    k: Any
+    lse: Any
+    offset: Int32[Array, " b"]
+    count: Int32[Array, " b"]
+    window: int | None = struct.field(pytree_node=False)
+
+    def column_sums(self) -> Float32[Array, "b h n"]:
+        length = self.offset + self.count
+        return column_sums(self.heads.q, self.k, self.lse, offset=self.offset[0], length=length, window=self.window)
+
+
+@partial(jax.jit, static_argnames=("decoder", "window"), donate_argnames=("x", "k", "v", "seen"))
+def _layer(weights, x, k, v, seen, offset, length, *, decoder, window):
+    """One layer over one block of a prompt; k and v are the layer's whole buffers, filled up to the block."""
+    at = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+
+    def attend(heads: Heads):
+        keys = jax.lax.dynamic_update_slice_in_dim(k, heads.k.astype(k.dtype), offset, axis=2)
+        values = jax.lax.dynamic_update_slice_in_dim(v, heads.v.astype(v.dtype), offset, axis=2)
+        out, lse = prefill_attention(heads.q, keys, values, offset=offset, window=window)
+        count = jnp.clip(length - offset, 0, x.shape[1])
+        start = jnp.full_like(length, offset)
+        block = PromptBlock(heads=heads, k=keys, lse=lse, offset=start, count=count, window=window)
+        return out, (keys, values, ev.observe(seen, block))
+
+    x, (k, v, seen) = decoder.layer(weights, x, at, attend)
+    return x, k, v, seen
+
+
+_embed = jax.jit(lambda params, tokens, *, decoder: decoder.embed(params, tokens), static_argnames="decoder")
+_unembed = jax.jit(lambda params, x, *, decoder: decoder.unembed(params, x), static_argnames="decoder")
+
+
+@partial(jax.jit, static_argnames=("decoder",))
+def _last_logits(params, x, index, *, decoder):
+    last = jax.lax.dynamic_slice_in_dim(x, index, 1, axis=1)
+    return decoder.unembed(params, last)[0, 0]
+
+
+def _buffers(decoder, n: int, dtype, needs: frozenset):
+    """Empty keys, values and evidence for every layer of one prompt of bucket n."""
+    shape = (1, decoder.heads, n, decoder.head_dim)
+    size = ev.Shape(
+        b=1, h=decoder.heads, g=decoder.groups, n=n, d=decoder.head_dim, e=decoder.config.width, dtype=dtype
+    )
+    layers = range(decoder.layers)
+    kv = [(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in layers]
+    return kv, [ev.empty(needs, size, decoder.rope) for _ in layers]
+
+
+def bucket(length: int, chunk: int | None) -> int:
+    """The padded length of a prompt: one of 8 classes a power of two, or the next multiple of `chunk`."""
+    return size_class(length, steps=8) if chunk is None else -(-length // chunk) * chunk
+
+
+def _prefill_row(lm, ids: list[int], *, needs: frozenset, chunk: int | None, all_logits: bool) -> PrefilledRow:
+    decoder, length = lm.decoder, jnp.asarray([len(ids)], jnp.int32)
+    n = bucket(len(ids), chunk)
+    step = chunk or n
+    tokens = np.zeros(n, np.int32)
+    tokens[: len(ids)] = ids
+    kv, seen, logits = _buffers(decoder, n, lm.params["embed"]["weight"].dtype, needs), None, []
+    kv, seen = kv
+    for offset in range(0, n, step):
+        x = _embed(lm.params, jnp.asarray(tokens[None, offset : offset + step]), decoder=decoder)
+        for layer, (weights, window) in enumerate(zip(lm.params["layers"], decoder.windows, strict=True)):
+            x, k, v, seen[layer] = _layer(
+                weights, x, *kv[layer], seen[layer], np.int32(offset), length, decoder=decoder, window=window
+            )
+            kv[layer] = (k, v)
+        if all_logits:
+            logits.append(_unembed(lm.params, x, decoder=decoder)[0])
+    last = _last_logits(lm.params, x, np.int32(len(ids) - 1 - offset), decoder=decoder)
+    check_finite(last, "the logits of the prompt's last token")
+    return PrefilledRow(
+        ids=jnp.asarray(tokens),
+        length=length,
+        k=tuple(k for k, _ in kv),
+        v=tuple(v for _, v in kv),
+        evidence=tuple(seen),
+        logits=last,
+        all_logits=jnp.concatenate(logits) if all_logits else None,
+    )
+
+
+def resolve_needs(needs: Any) -> frozenset:
+    """A policy, several policies, or a set of evidence → the evidence to record."""
+    if hasattr(needs, "needs"):
+        return needs.needs
+    if isinstance(needs, frozenset | set):
+        return frozenset(needs)
+    return ev.union(*(policy.needs for policy in needs))
+
+
+def prefill(lm, prompts, *, needs: Any = ev.STANDARD, chunk: int | None = None, all_logits: bool = False) -> Prefilled:
+    """Run prompts through the model and keep what any policy may ask for.
+
+    Attention is causal and blockwise: memory is linear in the length. Prompts are padded to one of 8 buckets a power of two.
+
+    Args:
+        lm: a language model (`models.load`).
+        prompts: token ids, or a list of them; rows may differ in length.
+        needs: what to record: a policy, a list of policies, or a set of `kvjax.evidence` needs. The default serves every method in
+            `kvjax.methods`; naming the policies you will use saves the second pass of those that read attention sums.
+        chunk: tokens run through the layers at a time (a multiple of 64), to bound activation memory on long prompts.
+        all_logits: keep the logits of every position (n·v floats a row).
+
+    Raises:
+        ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context.
+        FloatingPointError: the model produced NaN or infinite logits.
+    """
+    rows = check_prompts(prompts, lm.decoder)
+    if chunk is not None and (chunk < 64 or chunk % 64):
+        raise ValueError(f"chunk must be a multiple of 64 tokens, at least 64; got {chunk}")
+    wanted = resolve_needs(needs)
+    return Prefilled(
+        rows=tuple(_prefill_row(lm, ids, needs=wanted, chunk=chunk, all_logits=all_logits) for ids in rows),
+        decoder=lm.decoder,
+    )

@@ -1,0 +1,5 @@
+"""Retrievers: query → the slots it reads."""
+
+from kvjax.retrieve.everything import Everything
+
+__all__ = ["Everything"]

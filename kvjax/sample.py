@@ -1,0 +1,53 @@
+"""Samplers: logits → the next token of each row, with an explicit key."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int, Int32, PRNGKeyArray
+
+from kvjax.types import Logits
+
+
+@struct.dataclass
+class Greedy:
+    """The most likely token; equal logits: the lower id."""
+
+    random = False
+
+    def __call__(self, logits: Logits, key: PRNGKeyArray) -> Int32[Array, " b"]:
+        del key
+        return jnp.argmax(logits, -1).astype(jnp.int32)
+
+
+@struct.dataclass
+class Sample:
+    """softmax(logits / temperature) over the `top_k` likeliest tokens whose mass before them is below `top_p`.
+
+    Args:
+        temperature: above 0 (1 leaves the distribution as it is).
+        top_k: tokens considered, 0 for all.
+        top_p: mass of the nucleus, in (0, 1]; the likeliest token is always in.
+    """
+
+    temperature: Float[Array, ""] | float = 1.0
+    top_k: Int[Array, ""] | int = 0
+    top_p: Float[Array, ""] | float = 1.0
+    random = True
+
+    def __post_init__(self):
+        if isinstance(self.temperature, int | float) and not self.temperature > 0:
+            raise ValueError(f"temperature must be above 0; got {self.temperature} (use kvjax.Greedy() for the likeliest token)")
+        if isinstance(self.top_p, int | float) and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1]; got {self.top_p}")
+        if isinstance(self.top_k, int) and self.top_k < 0:
+            raise ValueError(f"top_k must be 0 (all tokens) or more; got {self.top_k}")
+
+    def __call__(self, logits: Logits, key: PRNGKeyArray) -> Int32[Array, " b"]:
+        z = -jnp.sort(-logits / self.temperature, -1)
+        order = jnp.argsort(-logits, -1, stable=True)
+        p = jax.nn.softmax(z, -1)
+        rank = jnp.arange(z.shape[-1])
+        first_k = rank < jnp.where(self.top_k > 0, self.top_k, z.shape[-1])
+        nucleus = jnp.cumsum(p, -1) - p < self.top_p
+        pick = jax.random.categorical(key, jnp.where(first_k & nucleus, z, -jnp.inf), axis=-1)
+        return jnp.take_along_axis(order, pick[:, None], -1)[:, 0].astype(jnp.int32)

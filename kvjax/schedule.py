@@ -1,0 +1,55 @@
+"""When slots are evicted: once after the prompt, every k tokens, or when a head is full."""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Int, Int32
+
+from kvjax.stage import Schedule
+
+
+@struct.dataclass
+class AfterPrefill(Schedule):
+    """Once, when the prompt has been read; decoded tokens are appended and never evicted."""
+
+
+@struct.dataclass
+class Every(Schedule):
+    """Back to the budget every k tokens: the step attends to everything first, then the surplus goes.
+
+    Args:
+        k: tokens between evictions (1: one in, one out). A block of known tokens fed at once counts with its length.
+        after_prefill: whether the prompt itself is cut to the budget before decoding.
+    """
+
+    decoding: ClassVar[bool] = True
+    k: Int[Array, ""] | int = 1
+    after_prefill: bool = struct.field(pytree_node=False, default=True)
+
+    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "b h"]:
+        return (held > budget) & (steps // self.k > (steps - new) // self.k)[:, None]
+
+    def room(self, new_tokens: int) -> int:
+        return min(int(self.k), new_tokens)
+
+
+@struct.dataclass
+class WhenFull(Schedule):
+    """Back to the budget when a head holds `slack` slots more than it: fewer, larger evictions.
+
+    Args:
+        slack: slots above the budget a head may fill before it is cut back.
+        after_prefill: whether the prompt itself is cut to the budget before decoding.
+    """
+
+    decoding: ClassVar[bool] = True
+    slack: Int[Array, ""] | int = 64
+    after_prefill: bool = struct.field(pytree_node=False, default=True)
+
+    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "b h"]:
+        del steps, new
+        return held >= budget + jnp.maximum(self.slack, 1)
+
+    def room(self, new_tokens: int) -> int:
+        return min(max(int(self.slack), 1), new_tokens)

@@ -1,0 +1,42 @@
+"""Attention mass received so far as the score (H2O and its mean form)."""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import struct
+
+from kvjax.evidence import ColumnSums, Evidence, Need
+from kvjax.stage import Scorer
+from kvjax.types import Scores
+from kvjax.view import LayerView
+
+
+@struct.dataclass
+class AccumulatedAttention(Scorer):
+    """u[j] = Σ_t mean_g A[t, j], over the prompt's queries and every decoded one since.
+
+    A sum, not a mean: early keys are seen by more queries and win. Kept scores stay as they are.
+    Source: H2O, arXiv 2306.14048, algorithm 1; group mean under grouped queries (the release breaks there).
+    """
+
+    stats: ClassVar[tuple[str, ...]] = ("mass",)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({ColumnSums()})
+
+    def observe(self, view: LayerView, seen: Evidence) -> dict[str, Any]:
+        return {"mass": view.stats["mass"] + seen.column_sums()}
+
+    def score(self, view: LayerView, seen: Evidence) -> Scores:
+        del seen
+        return view.stats["mass"]
+
+
+@struct.dataclass
+class VisibleMeanAttention(AccumulatedAttention):
+    """u[j] = Σ_t mean_g A[t, j] / (number of queries that could see j): the sum without its bias to early keys."""
+
+    def score(self, view: LayerView, seen: Evidence) -> Scores:
+        queries = seen.length[:, None, None] - view.pos
+        return view.stats["mass"] / jnp.maximum(queries, 1)

@@ -1,0 +1,34 @@
+"""The geometry of the keys as the score: how far a key stands from the others."""
+
+import jax.numpy as jnp
+from flax import struct
+
+from kvjax.evidence import Evidence
+from kvjax.stage import Scorer
+from kvjax.types import Keys, Mask, Scores
+from kvjax.view import LayerView
+
+
+def unit(x, eps: float = 1e-12):
+    """x / max(||x||, eps) in float32."""
+    x = x.astype(jnp.float32)
+    return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), eps)
+
+
+def key_difference(k: Keys, valid: Mask) -> Scores:
+    """-cos(k_j, mean_i k_i/||k_i||) with the mean over valid slots."""
+    direction = jnp.where(valid[..., None], unit(k), 0.0)
+    anchor = direction.sum(-2) / jnp.maximum(valid.sum(-1), 1)[..., None]
+    return -jnp.einsum("bhnd,bhd->bhn", direction, unit(anchor))
+
+
+@struct.dataclass
+class KeyDiff(Scorer):
+    """u = -cos(k, anchor), anchor = mean of the normalised keys held: keep what differs most from the rest.
+
+    Keys are the rotated ones, as in the reference code. Source: *KeyDiff*, arXiv 2504.15364, section 3.
+    """
+
+    def score(self, view: LayerView, seen: Evidence) -> Scores:
+        del seen
+        return key_difference(view.k, view.valid)

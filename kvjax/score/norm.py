@@ -1,0 +1,26 @@
+"""Norms of keys and values as scores."""
+
+import jax.numpy as jnp
+from flax import struct
+
+from kvjax.evidence import Evidence
+from kvjax.stage import Scorer
+from kvjax.types import Scores
+from kvjax.view import LayerView
+
+
+def norm(x):
+    """L2 norm over the head dimension in float32: a 16-bit norm would tie most slots."""
+    return jnp.linalg.norm(x.astype(jnp.float32), axis=-1)
+
+
+@struct.dataclass
+class KeyNorm(Scorer):
+    """u = -||k||: keys of small norm tend to be attended most.
+
+    Source: *A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression*, arXiv 2406.11430, section 3.
+    """
+
+    def score(self, view: LayerView, seen: Evidence) -> Scores:
+        del seen
+        return -norm(view.k)

@@ -1,0 +1,35 @@
+"""The best slots of each head, with some protected whatever their score."""
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Int32
+
+from kvjax.select.ranking import keys, top
+from kvjax.stage import Selector
+from kvjax.types import Mask
+from kvjax.view import LayerView, Ranking
+
+
+@struct.dataclass
+class TopK(Selector):
+    """Keep the `budget` best slots of each head; sinks and recent slots are kept first and count inside the budget.
+
+    Args:
+        sinks: first positions of the text that always stay.
+        recent: last positions that always stay, a count.
+        recent_share: last positions that always stay, as a share of the head's budget (added to `recent`).
+
+    When the budget is below the protected count the most recent protected slots stay. Equal scores: the lower position stays.
+    """
+
+    sinks: Int[Array, ""] | int = 0
+    recent: Int[Array, ""] | int = 0
+    recent_share: Float[Array, ""] | float = 0.0
+
+    def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
+        recent = self.recent + jnp.floor(budget * self.recent_share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        oldest = view.length[:, None] - recent
+        return view.valid & ((view.pos < self.sinks) | (view.pos >= oldest[..., None]))
+
+    def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
+        return top(keys(ranking), jnp.maximum(budget, 1))

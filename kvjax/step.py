@@ -1,0 +1,119 @@
+"""One decode step: tokens through the model over the packed pool, appended, and evicted if the policy says so.
+
+`(params, cache, tokens) -> (cache, logits)`, pure and traceable; callers jit it with the cache donated, so that the pool is updated
+in place. Layers are unrolled over a list of weights: on a CPU slicing stacked weights costs a copy of them every step.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float32, Int32
+
+from kvjax import evidence as ev
+from kvjax.attend import Heads
+from kvjax.cache import KVCache
+from kvjax.evict import evict
+from kvjax.kernels.ragged_attention import ragged_probs
+from kvjax.policy import Policy
+
+
+@struct.dataclass
+class Spec:
+    """What a decode program is compiled for, beside shapes.
+
+    Attributes:
+        decoder: the model's layers, without weights.
+        retrieve: the policy's retriever.
+        policy: the whole policy if it evicts while decoding, else None.
+        cap: slots a policy's view is padded to (a power of two at least the widest region); 0 without eviction.
+    """
+
+    decoder: Any = struct.field(pytree_node=False)
+    retrieve: Any
+    policy: Policy | None
+    cap: int = struct.field(pytree_node=False, default=0)
+
+
+@struct.dataclass
+class StepBlock:
+    """The tokens of one step as evidence sees them."""
+
+    heads: Heads
+    cache: KVCache
+    lse: Any
+    offset: Int32[Array, " b"]
+    count: Int32[Array, " b"]
+    layer: int = struct.field(pytree_node=False)
+    cap: int = struct.field(pytree_node=False)
+    window: int | None = struct.field(pytree_node=False)
+
+    def column_sums(self) -> Float32[Array, "b h n"]:
+        t = jnp.arange(self.heads.q.shape[3], dtype=jnp.int32)
+        c, at = self.cache, self.offset[:, None] + t
+        where = (c.pos, c.start[self.layer], c.length[self.layer], at, self.lse)
+        p = ragged_probs(self.heads.q, c.k, *where, cap=self.cap, window=self.window)
+        real = (t < self.count[:, None])[:, None, None, :, None]
+        return jnp.where(real, p, 0.0).mean(2).sum(2)
+
+
+def append(cache: KVCache, layer: int, *, heads: Heads, positions, real: Bool[Array, "b t"]) -> KVCache:
+    """Write new keys, values and positions behind each region's last slot; rows that are not real are left out."""
+    b, h, t, d = heads.k.shape
+    behind = cache.start[layer] + cache.length[layer]
+    slot = behind[..., None] + jnp.arange(t, dtype=jnp.int32)
+    slot = jnp.where(real[:, None], slot, cache.slots).reshape(-1)
+    put = lambda pool, rows: pool.at[slot].set(rows.astype(pool.dtype), mode="drop", unique_indices=True)  # noqa: E731
+    at = jnp.broadcast_to(positions[:, None], (b, h, t)).reshape(-1)
+    return cache.replace(
+        k=put(cache.k, heads.k.reshape(-1, d)),
+        v=put(cache.v, heads.v.reshape(-1, d)),
+        pos=put(cache.pos, at),
+        stats={name: put(x, jnp.zeros(slot.shape)) for name, x in cache.stats.items()},
+        length=cache.length.at[layer].add(real.sum(-1).astype(jnp.int32)[:, None]),
+    )
+
+
+def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, real, count):
+    """Append, attend over everything, then evict: the seam of one layer."""
+    window = spec.decoder.windows[layer]
+    cache = append(cache, layer, heads=heads, positions=positions, real=real)
+    out, lse = spec.retrieve.attend(heads, cache, layer, positions=positions, window=window)
+    if spec.policy is not None:
+        offset = positions[:, 0]
+        block = StepBlock(
+            heads=heads, cache=cache, lse=lse, offset=offset, count=count, layer=layer, cap=spec.cap, window=window
+        )  # fmt: skip
+        cache = _fold_and_evict(spec, cache, layer, block=block)
+    return out, cache
+
+
+def _fold_and_evict(spec: Spec, cache: KVCache, layer: int, *, block: StepBlock) -> KVCache:
+    """Fold the step into the layer's evidence, then evict; only the carried part stays in the cache."""
+    carried = ev.observe(cache.evidence[layer], block)
+    transient = {n.key: n.now(block) for n in spec.policy.needs if not n.carried}
+    seen = carried.replace(data={**carried.data, **transient})
+    cache = evict(spec.policy, cache, layer, seen=seen, cap=spec.cap, count=block.count)
+    evidence = (*cache.evidence[:layer], carried, *cache.evidence[layer + 1 :])
+    return cache.replace(evidence=evidence)
+
+
+def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], count: Int32[Array, " b"]):
+    """Tokens through every layer; row b holds count[b] real ones. Returns (cache, hidden states [b, t, e])."""
+    t = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    positions, real = cache.position[:, None] + t, t < count[:, None]
+    x = spec.decoder.embed(params, tokens)
+    for layer, weights in enumerate(params["layers"]):
+        attend = partial(
+            _attend, spec=spec, cache=cache, layer=layer, positions=positions, real=real, count=count
+        )  # fmt: skip
+        x, cache = spec.decoder.layer(weights, x, positions, attend)
+    return cache.replace(position=cache.position + count, steps=cache.steps + count), x
+
+
+def step(spec: Spec, params, cache: KVCache, token: Int32[Array, " b"], *, running: Bool[Array, " b"]) -> KVCache:
+    """One token a row; rows not running keep their cache and logits."""
+    cache, x = run_tokens(spec, params, cache, token[:, None], running.astype(jnp.int32))
+    logits = spec.decoder.unembed(params, x)[:, 0]
+    return cache.replace(logits=jnp.where(running[:, None], logits, cache.logits))

@@ -1,0 +1,52 @@
+"""The dense view of a layer that policies see, the same after prefill and while decoding."""
+
+from typing import Any
+
+from flax import struct
+from jaxtyping import Array, Bool, Float32, Int32
+
+from kvjax.types import Keys, Mask, Positions, Values
+
+
+@struct.dataclass
+class LayerView:
+    """One layer's slots, padded to the widest head.
+
+    Invariants: `pos` is the original position of each valid slot; everything at invalid slots is unspecified and must be masked.
+    While decoding, k and v are gathered from the pool only if a stage reads them (the compiler drops the gather otherwise).
+
+    Attributes:
+        k, v: keys (rotated) and values.
+        pos: original positions.
+        valid: which slots hold a token.
+        length: int32 [b], tokens of text so far (the next token's position), never the number of slots.
+        stats: slot-aligned statistics the scorer keeps, each float32 [b, h, n].
+    """
+
+    k: Keys | None
+    v: Values | None
+    pos: Positions
+    valid: Mask
+    length: Int32[Array, " b"]
+    stats: dict[str, Any]
+
+    def held(self) -> Int32[Array, "b h"]:
+        """Slots in use, by head."""
+        return self.valid.sum(-1).astype("int32")
+
+
+@struct.dataclass
+class Ranking:
+    """What allocators and selectors rank: all layers at once after prefill (leading axis l), one while decoding (l = 1).
+
+    Attributes:
+        scores: higher is kept first; unspecified where not valid.
+        protected: slots kept whatever their score (sinks, recent window).
+        valid: slots that hold a token.
+        pos: original positions.
+    """
+
+    scores: Float32[Array, "l b h n"]
+    protected: Bool[Array, "l b h n"]
+    valid: Bool[Array, "l b h n"]
+    pos: Int32[Array, "l b h n"]

@@ -1,0 +1,8 @@
+"""Llama, Mistral, Qwen2 and Qwen3 decoders with a hole where attention goes: `load` one, or make a `random` one."""
+
+from models.config import DecoderConfig
+from models.decoder import Decoder
+from models.language_model import LanguageModel, load, random
+from models.rope import Rope
+
+__all__ = ["Decoder", "DecoderConfig", "LanguageModel", "Rope", "load", "random"]

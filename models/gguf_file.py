@@ -1,0 +1,81 @@
+"""A llama.cpp .gguf file, seen as Hugging Face tensors, config and tokenizer."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models import gguf_tokenizer
+from models.config import DecoderConfig
+from models.gguf_config import family_of, hf_config
+from models.gguf_names import hf_name, to_halves
+from models.rope import Rope
+from models.tokenizer import Tokenizer
+
+#: Architectures whose q and k rows llama.cpp stores for rotating neighbouring channels.
+_PAIRED = ("llama", "mistral")
+
+
+class GGUFFile:
+    """The tensors (see `weights.Tensors`), config and tokenizer of a GGUF file; quantised blocks become float32.
+
+    llama.cpp rotates neighbouring channels for `llama` and `mistral` and stores their q and k rows in that order;
+    `read` puts them back into halves. Without this the text is fluent nonsense.
+
+    Raises:
+        ValueError: no GGUF file, an unsupported architecture, or metadata that is not honoured.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.origin, self.meta, tensors = str(path), *_open(path)
+        self.family = family_of(self.meta)
+        self._paired = self.meta["general.architecture"] in _PAIRED
+        self._tensors = {hf_name(tensor.name): tensor for tensor in tensors}
+        self._divisors = self._tensors.pop("rope_freqs.weight", None)
+        self.shapes = {name: tuple(int(n) for n in t.shape[::-1]) for name, t in self._tensors.items()}
+        self.hf = hf_config(self.meta, self.shapes)
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        """Ids that the file says end a text, a turn or a message."""
+        found = (self.meta.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
+        return tuple(dict.fromkeys(int(i) for i in found if i is not None))
+
+    def config(self) -> DecoderConfig:
+        """Return the decoder's configuration, as the family reads it."""
+        config = self.family.config(self.hf)
+        if self._divisors is None:
+            return config
+        # llama.cpp writes llama3 scaling out as one divisor a frequency
+        scaled = np.asarray(config.rope.frequencies, np.float32) / np.asarray(self._divisors.data, np.float32)
+        return replace(config, rope=Rope(tuple(float(f) for f in scaled), config.rope.factor))
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the file's tokenizer, None where it holds none. Raises ValueError for a kind that is not known."""
+        if "tokenizer.ggml.model" not in self.meta:
+            return None
+        return Tokenizer(gguf_tokenizer.build(self.meta), self.eos)
+
+    def read(self, name: str) -> np.ndarray:
+        """Return one tensor as float32 (out, in)."""
+        from gguf import dequantize
+
+        tensor = self._tensors[name]
+        value = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32).reshape(self.shapes[name])
+        if self._paired and ".q_proj." in name:
+            return to_halves(value, self.hf["num_attention_heads"])
+        if self._paired and ".k_proj." in name:
+            return to_halves(value, self.hf["num_key_value_heads"])
+        # a copy: float32 tensors would otherwise be views of the mapped file
+        return value.copy() if value.base is not None else value
+
+
+def _open(path: Path) -> tuple[dict[str, Any], list[Any]]:
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(path)
+        return {name: field.contents() for name, field in reader.fields.items()}, reader.tensors
+    except Exception as error:  # the reader fails in its own ways: index, value, unicode and memory errors
+        raise ValueError(f"{path} is cut short, damaged or no GGUF file ({error}); download it again") from error

@@ -1,0 +1,121 @@
+"""A decoder, its parameters and its tokenizer as one pytree, and how to get one."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import struct
+from jaxtyping import PyTree
+
+from models import weights
+from models.config import DecoderConfig
+from models.decoder import Decoder
+from models.families import family_of
+from models.gguf_file import GGUFFile
+from models.safetensors_folder import SafetensorsFolder, read_json
+from models.source import resolve
+from models.tokenizer import Chat, Tokenizer, from_folder, generation_config, stop_ids_of
+
+
+@struct.dataclass
+class LanguageModel:
+    """What `models.load` returns: parameters are the leaves, the rest is static.
+
+    Attributes:
+        params: see `Decoder`.
+        decoder: the pure functions and their configuration.
+        tokenizer: None for random weights and for folders without one.
+        name: the source that was asked for.
+        origin: the folder or file that the weights came from.
+        eos: ids that end an answer by the model's own configs.
+    """
+
+    params: PyTree
+    decoder: Decoder = struct.field(pytree_node=False)
+    tokenizer: Tokenizer | None = struct.field(pytree_node=False, default=None)
+    name: str = struct.field(pytree_node=False, default="")
+    origin: str = struct.field(pytree_node=False, default="")
+    eos: tuple[int, ...] = struct.field(pytree_node=False, default=())
+
+    @property
+    def config(self) -> DecoderConfig:
+        """The decoder's configuration."""
+        return self.decoder.config
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids that end an answer: those of the configs and the tokenizer's own."""
+        return self.eos if self.tokenizer is None else self.tokenizer.stop_ids
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the parameters."""
+        return weights.nbytes(self.params)
+
+    def encode(self, text: str | Chat) -> list[int]:
+        """Return token ids of a string or of a chat (see `Tokenizer.encode`). Raises ValueError without a tokenizer."""
+        return self._tokenizer().encode(text)
+
+    def decode(self, ids: Any) -> str:
+        """Return the text of token ids. Raises ValueError without a tokenizer."""
+        return self._tokenizer().decode(ids)
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            advice = "pass token ids, or models.load(..., tokenizer=FOLDER)"
+            raise ValueError(f"the model {self.name!r} has no tokenizer: {advice}")
+        return self.tokenizer
+
+
+def load(source: str | Path, dtype: Any = "float32", *, tokenizer: str | Path | None = None) -> LanguageModel:
+    """Load a Llama, Mistral, Qwen2 or Qwen3 checkpoint.
+
+    Args:
+        source: a Hugging Face folder or hub id, a .gguf file, or "smollm2-135m".
+        dtype: float32, bfloat16 or float16, of every parameter.
+        tokenizer: a folder to take the tokenizer from instead.
+
+    Raises:
+        FileNotFoundError: nothing there, and nothing to be fetched.
+        ValueError: an architecture, config field, tensor, dtype or tokenizer that is not supported; with what to do.
+    """
+    dtype = weights.dtype_name(dtype)
+    path = resolve(source)
+    build = _from_gguf if path.is_file() else _from_folder
+    return build(path, dtype, _given(tokenizer)).replace(name=str(source))
+
+
+def random(config: DecoderConfig, seed: int = 0, dtype: Any = "float32") -> LanguageModel:
+    """Return a model with random weights and no tokenizer (a family's `config(hf)` makes the DecoderConfig)."""
+    decoder = Decoder(config)
+    return LanguageModel(
+        decoder.init(jax.random.key(seed), weights.dtype_name(dtype)), decoder, name=f"random-{seed}", origin="random"
+    )
+
+
+def _given(folder: str | Path | None) -> Tokenizer | None:
+    if folder is None:
+        return None
+    found = from_folder(Path(folder).expanduser())
+    if found is None:
+        raise FileNotFoundError(f"tokenizer={str(folder)!r} holds no tokenizer.json, tokenizer.model or vocab.json")
+    return found
+
+
+def _from_folder(folder: Path, dtype: str, given: Tokenizer | None) -> LanguageModel:
+    hf = read_json(folder / "config.json")
+    family = family_of(hf)
+    decoder = Decoder(family.config(hf))
+    params = weights.assemble(decoder, family.NAMES, SafetensorsFolder(folder), dtype)
+    configs = (generation_config(folder), hf)
+    eos = stop_ids_of(*configs)
+    found = Tokenizer(given.inner, eos) if given else from_folder(folder, *configs)
+    return LanguageModel(params, decoder, found, origin=str(folder), eos=eos)
+
+
+def _from_gguf(path: Path, dtype: str, given: Tokenizer | None) -> LanguageModel:
+    file = GGUFFile(path)
+    decoder = Decoder(file.config())
+    found = Tokenizer(given.inner, file.eos) if given else file.tokenizer()
+    params = weights.assemble(decoder, file.family.NAMES, file, dtype)
+    return LanguageModel(params, decoder, found, origin=str(path), eos=file.eos)

@@ -1,0 +1,133 @@
+"""The modules of one block in Flax linen: what they are and how they start. `Decoder` applies them to parameters."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int32
+
+from kvjax.attend import Heads
+from models.config import DecoderConfig
+
+
+def linear(
+    x: Float[Array, "*rows i"],
+    weight: Float[Array, "o i"],
+    bias: Float[Array, " o"] | None = None,
+    *,
+    dtype: Any = None,
+) -> Float[Array, "*rows o"]:
+    """Return x @ weight.T + bias, weight (out, in) as Hugging Face stores it; `dtype` of the sums, x's where None."""
+    rows = x.reshape(-1, x.shape[-1])
+    single = rows.shape[0] == 1 and weight.dtype.itemsize == 2
+    if single:
+        # for one row XLA on CPU first copies the whole 16-bit weight to float32 (97 ms against 10): give it two
+        rows = jnp.pad(rows, ((0, 1), (0, 0)))
+    y = lax.dot_general(rows, weight, (((1,), (1,)), ((), ())), preferred_element_type=dtype or x.dtype)
+    y = (y[:1] if single else y).reshape(*x.shape[:-1], weight.shape[0])
+    return y if bias is None else y + bias
+
+
+class Module(nn.Module):
+    """A linen module that trusts the parameters it is given: `weights` has checked their shapes once, at load."""
+
+    def weights(self, name: str, init: Callable[..., Array], shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return the parameter, initialised where there is none yet; linen's own `param` doubles the tracing time."""
+        if self.has_variable("params", name):
+            return self.get_variable("params", name)
+        return self.param(name, init, shape, dtype)
+
+
+class RMSNorm(Module):
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis, in float32, back in x's dtype (Zhang, Sennrich 2019)."""
+
+    eps: float
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*rows c"]) -> Float[Array, "*rows c"]:
+        weight = self.weights("weight", nn.initializers.ones, (x.shape[-1],), self.dtype)
+        wide = x.astype(jnp.float32)
+        wide = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
+        return (wide * weight.astype(jnp.float32)).astype(x.dtype)
+
+
+class Linear(Module):
+    """x @ weight.T (+ bias), weight (out, in)."""
+
+    features: int
+    bias: bool = False
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*rows i"]) -> Float[Array, "*rows o"]:
+        init = nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
+        weight = self.weights("weight", init, (self.features, x.shape[-1]), self.dtype)
+        # random biases, not zeros, so that a decoder which forgot them could not pass for one that has them
+        bias = self.weights("bias", nn.initializers.normal(0.1), (self.features,), self.dtype) if self.bias else None
+        return linear(x, weight, bias)
+
+
+class Attention(Module):
+    """Project to heads, norm and rotate them, hand them to `attend`, project what comes back."""
+
+    config: DecoderConfig
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b t e"], positions: Int32[Array, "b t"], attend: Callable[[Heads], tuple[Array, Any]]
+    ) -> tuple[Float[Array, "b t e"], Any]:
+        heads = self._heads(x, positions)
+        out, aux = attend(heads)
+        if out.shape != heads.q.shape:
+            raise ValueError(f"attend must return [b h g t d] = {heads.q.shape}, got {out.shape}")
+        out = jnp.transpose(out, (0, 3, 1, 2, 4)).reshape(*x.shape[:2], -1).astype(x.dtype)
+        return Linear(x.shape[-1], self.config.out_bias, self.dtype, name="o")(out), aux
+
+    def _heads(self, x: Float[Array, "b t e"], positions: Int32[Array, "b t"]) -> Heads:
+        c, rope = self.config, self.config.rope
+        q = self._project("q", x, c.heads * c.groups).reshape(*x.shape[:2], c.heads, c.groups, c.head_dim)
+        k, v = self._project("k", x, c.heads), self._project("v", x, c.heads)
+        if c.qk_norm:
+            q, k = RMSNorm(c.eps, self.dtype, name="q_norm")(q), RMSNorm(c.eps, self.dtype, name="k_norm")(k)
+        q, k, v = jnp.transpose(q, (0, 2, 3, 1, 4)), jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
+        cos, sin = rope.cos_sin(positions)
+        rotated = rope.rotate(q, cos[:, None, None], sin[:, None, None])
+        return Heads(q=rotated, k=rope.rotate(k, cos[:, None], sin[:, None]), v=v, q_raw=q, x=x)
+
+    def _project(self, name: str, x: Float[Array, "b t e"], count: int) -> Float[Array, "b t count d"]:
+        out = Linear(count * self.config.head_dim, self.config.qkv_bias, self.dtype, name=name)(x)
+        return out.reshape(*x.shape[:2], count, self.config.head_dim)
+
+
+class MLP(Module):
+    """down(silu(gate x) * up x) (Shazeer 2020, SwiGLU)."""
+
+    hidden: int
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b t e"]) -> Float[Array, "b t e"]:
+        gate, up = (Linear(self.hidden, dtype=self.dtype, name=name)(x) for name in ("gate", "up"))
+        return Linear(x.shape[-1], dtype=self.dtype, name="down")(jax.nn.silu(gate) * up)
+
+
+class Block(Module):
+    """One pre-norm layer: x + attention(norm x), then x + mlp(norm x)."""
+
+    config: DecoderConfig
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "b t e"], positions: Int32[Array, "b t"], attend: Callable[[Heads], tuple[Array, Any]]
+    ) -> tuple[Float[Array, "b t e"], Any]:
+        c = self.config
+        normed = RMSNorm(c.eps, self.dtype, name="attention_norm")(x)
+        out, aux = Attention(c, self.dtype, name="attention")(normed, positions, attend)
+        x = x + out
+        return x + MLP(c.hidden, self.dtype, name="mlp")(RMSNorm(c.eps, self.dtype, name="mlp_norm")(x)), aux

@@ -1,0 +1,104 @@
+"""From named tensors, read one by one, to the decoder's parameters; every disagreement reported in one error."""
+
+import re
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from models.decoder import Decoder
+
+DTYPES = ("float32", "bfloat16", "float16")
+_BUFFERS = re.compile(r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)$")
+_FLOATS = ("float64", "float32", "bfloat16", "float16")
+
+
+class Tensors(Protocol):
+    """Where weights come from: shapes known at once, values only when asked, in Hugging Face's names and layout."""
+
+    origin: str
+    shapes: dict[str, tuple[int, ...]]
+
+    def read(self, name: str) -> np.ndarray:
+        """Return one tensor, a fresh copy that nothing else holds."""
+        ...
+
+
+def assemble(decoder: Decoder, names: dict[str, str], tensors: Tensors, dtype: str) -> PyTree:
+    """Return the parameters in `dtype`, streamed so that the peak stays near the model's own size.
+
+    Args:
+        decoder: says which parameters of which shapes there must be.
+        names: our path -> the checkpoint's name, {l} standing for the layer (a family's NAMES).
+        tensors: the checkpoint.
+        dtype: float32, bfloat16 or float16.
+
+    Raises:
+        ValueError: tensors are missing, unexpected or misshapen (all of them listed);
+            weights are not floating point, or not finite in `dtype` (all of them listed).
+    """
+    skeleton = jax.eval_shape(lambda key: decoder.init(key, dtype), jax.random.key(0))
+    leaves, tree = jax.tree_util.tree_flatten_with_path(skeleton)
+    wanted = {_name(path, names): leaf.shape for path, leaf in leaves}
+    _check(wanted, tensors, tied=names["head.weight"] if decoder.config.tied else None)
+    values = [_read(tensors, name, dtype) for name in wanted]
+    finite = jax.device_get([_finite(value) for value in values])
+    if bad := [name for name, good in zip(wanted, finite, strict=True) if not good]:
+        reason = "the file is damaged" + (", or they exceed float16: try bfloat16" if dtype == "float16" else "")
+        raise ValueError(f"{tensors.origin}: weights are NaN or infinite ({reason}): {_some(bad)}")
+    return jax.tree_util.tree_unflatten(tree, values)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return float32, bfloat16 or float16, given as a name or a dtype. Raises ValueError for any other."""
+    name = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
+    if name not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    return name
+
+
+def nbytes(params: PyTree) -> int:
+    """Return the bytes of all leaves."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree_util.tree_leaves(params))
+
+
+def _name(path: tuple[Any, ...], names: dict[str, str]) -> str:
+    keys = [str(getattr(key, "key", getattr(key, "idx", None))) for key in path]
+    if keys[0] != "layers":
+        return names[".".join(keys)]
+    return names[".".join(["layers", "{l}", *keys[2:]])].format(l=keys[1])
+
+
+def _check(wanted: dict[str, tuple[int, ...]], tensors: Tensors, *, tied: str | None) -> None:
+    found = {name: shape for name, shape in tensors.shapes.items() if not _BUFFERS.match(name) and name != tied}
+    missing = [name for name in wanted if name not in found]
+    unexpected = [name for name in found if name not in wanted]
+    misshapen = [
+        f"{name} (expected {shape}, got {found[name]})"
+        for name, shape in wanted.items()
+        if name in found and found[name] != shape
+    ]
+    groups = (("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen))
+    lines = [f"{len(group)} tensors {what}: {_some(group)}" for what, group in groups if group]
+    if lines:
+        raise ValueError(f"{tensors.origin}: the weights do not fit the config:\n  " + "\n  ".join(lines))
+
+
+def _read(tensors: Tensors, name: str, dtype: str) -> jax.Array:
+    value = tensors.read(name)
+    if value.dtype.name not in _FLOATS:
+        raise ValueError(f"{tensors.origin}: {name} is {value.dtype}; expected one of {', '.join(_FLOATS)}")
+    # values beyond float16 become inf here and are named by the check that follows
+    with np.errstate(over="ignore"):
+        return jnp.asarray(value.astype(jnp.dtype(dtype), copy=False))
+
+
+@jax.jit
+def _finite(value: jax.Array) -> jax.Array:
+    return jnp.all(jnp.isfinite(value))
+
+
+def _some(names: list[str], most: int = 40) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

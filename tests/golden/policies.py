@@ -1,0 +1,101 @@
+"""The one table from a recorded press (class and parameters) to a kvjax policy."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import kvjax
+from kvjax import allocate, score, select
+from kvjax.policy import Policy
+from tests.golden.folder import Cell
+from tests.golden.share_pyramid import SharePyramid
+
+#: Parameters a press has when the manifest does not name them.
+DEFAULTS = {
+    "window_size": 64, "kernel_size": 5, "n_sink": 4, "beta": 20, "alpha_safeguard": 0.2, "n_future_positions": 512,
+    "use_covariance": True, "use_vnorm": True, "epsilon": 0.0, "compression_interval": 512, "target_size": 2048,
+}  # fmt: skip
+
+Pieces = tuple[Any, select.TopK]
+
+
+def _window(p: dict) -> Pieces:
+    """The observation window is kept by construction; only the positions before it are ranked."""
+    scorer = score.WindowAttention(p["window_size"], pool=score.AvgPool(p["kernel_size"]), heads=score.GroupMean())
+    return scorer, select.TopK(recent=p["window_size"])
+
+
+def _expected(p: dict) -> Pieces:
+    scorer = score.ExpectedAttention(
+        future=p["n_future_positions"], sinks=p["n_sink"], covariance=p["use_covariance"], value_norm=p["use_vnorm"],
+        eps=p["epsilon"],
+    )  # fmt: skip
+    return scorer, select.TopK(sinks=p["n_sink"])
+
+
+def _tova(p: dict) -> Pieces:
+    """The recorded form always keeps the newest token, which the paper does not."""
+    return score.WindowAttention(1, pool=score.NoPool(), heads=score.AllMean()), select.TopK(recent=1)
+
+
+#: Press class → scorer and protection.
+SCORERS: dict[str, Callable[[dict], Pieces]] = {
+    "KnormPress": lambda p: (score.KeyNorm(), select.TopK()),
+    "StreamingLLMPress": lambda p: (score.Recency(), select.TopK(sinks=p["n_sink"])),
+    "SnapKVPress": _window,
+    "PyramidKVPress": _window,
+    "TOVAPress": _tova,
+    "ObservedAttentionPress": lambda p: (score.VisibleMeanAttention(), select.TopK()),
+    "ExpectedAttentionPress": _expected,
+    "KeyDiffPress": lambda p: (score.KeyDiff(), select.TopK()),
+}
+
+#: Wrappers around a scorer.
+HEAD_WISE, WHILE_DECODING = "AdaKVPress", "DecodingPress"
+#: Compared while decoding: only what reads no past queries, which the recorded form rotates to the current position.
+DECODING_SCORERS = {"KnormPress", "StreamingLLMPress", "TOVAPress", "KeyDiffPress"}
+
+
+def press_of(cell: Cell) -> tuple[str, str | None]:
+    """"A(B)" → (B, A), "B" → (B, None): the scoring press and the wrapper around it."""
+    found = re.match(r"(\w+)(?:\((\w+)\))?", cell.spec.get("cls", ""))
+    outer, inner = found.groups() if found else ("", None)
+    return (inner, outer) if inner else (outer, None)
+
+
+def covered(cell: Cell) -> bool:
+    """Whether kvjax has the method."""
+    inner, wrapper = press_of(cell)
+    if wrapper == WHILE_DECODING:
+        return inner in DECODING_SCORERS
+    return inner in SCORERS and wrapper in (None, HEAD_WISE) and (wrapper is None or inner != "PyramidKVPress")
+
+
+def parameters(cell: Cell) -> dict:
+    """The manifest's parameters over the defaults."""
+    return {**DEFAULTS, **cell.spec}
+
+
+def policy_for(cell: Cell, length: int) -> Policy:
+    """The policy that should reproduce a covered cell for prompts of `length` tokens.
+
+    A ratio is the share removed; the recorded form keeps int(length (1 - ratio)) in floating point, at least 1.
+    """
+    (inner, wrapper), p = press_of(cell), parameters(cell)
+    scorer, selector = SCORERS[inner](p)
+    if wrapper == WHILE_DECODING:
+        when = kvjax.Every(p["compression_interval"], after_prefill=False)
+        return Policy(score=scorer, select=selector, when=when, budget=p["target_size"])
+    share = 1 - float(cell.ratio)
+    policy = Policy(score=scorer, select=selector, budget=max(1, int(length * share)))
+    if wrapper == HEAD_WISE:
+        return policy.replace(allocate=allocate.Adaptive(alpha=p["alpha_safeguard"]))
+    if inner == "PyramidKVPress":
+        return policy.replace(allocate=SharePyramid(p["beta"], p["window_size"], share))
+    return policy
+
+
+def safe_entries(cell: Cell, length: int) -> int:
+    """Entries a head of a head-wise cell is sure of."""
+    kept = max(1, int(length * (1 - float(cell.ratio))))
+    return int(kept * parameters(cell)["alpha_safeguard"])

@@ -1,0 +1,123 @@
+"""Every implementation of prefill attention against float64 NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kvjax.kernels import prefill_attention as op
+from kvjax.kernels.prefill_attention import api, xla
+
+from . import oracle
+
+#: (b, h, g, t, n, d), offset, window. Blocks are 128 rows by 512 keys, or what xla.Config says.
+CASES = {
+    "one token": ((1, 1, 1, 1, 1, 8), 0, None),
+    "short": ((2, 2, 3, 13, 13, 16), 0, None),
+    "whole prompt": ((1, 2, 2, 300, 300, 8), 0, None),
+    "keys beyond the prompt": ((1, 1, 2, 100, 700, 8), 0, None),
+    "chunk": ((2, 1, 2, 70, 650, 8), 580, None),
+    "chunk in the middle": ((1, 1, 3, 130, 1100, 8), 511, None),
+    "one row at the end": ((1, 2, 1, 1, 1025, 8), 1024, None),
+    "window of one": ((1, 1, 1, 40, 40, 8), 0, 1),
+    "window": ((1, 2, 2, 300, 300, 8), 0, 37),
+    "window over a chunk": ((1, 1, 2, 150, 1100, 8), 900, 600),
+    "window wider than the prompt": ((1, 1, 2, 150, 150, 8), 0, 4000),
+}
+TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2}
+
+
+def make(shape, dtype, seed=0):
+    """Random q, k, v."""
+    b, h, g, t, n, d = shape
+    keys = jax.random.split(jax.random.key(seed), 3)
+    sizes = (b, h, g, t, d), (b, h, n, d), (b, h, n, d)
+    return [jax.random.normal(key, size, dtype) for key, size in zip(keys, sizes, strict=True)]
+
+
+def close(got, want, dtype):
+    """The largest error, relative to the scale of its row."""
+    scale = np.maximum(np.abs(want).max(axis=-1, keepdims=True), 1e-3)
+    assert np.max(np.abs(np.asarray(got, np.float64) - want) / scale) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("impl", api.IMPLEMENTATIONS)
+def test_matches_float64(impl, case, dtype):
+    shape, offset, window = CASES[case]
+    q, k, v = make(shape, dtype)
+    length = np.maximum(offset + shape[3] - 3 * np.arange(shape[0]) - 1, 1).astype(np.int32)
+    out, lse, sums = oracle.prefill(*map(np.asarray, (q, k, v)), offset=offset, window=window, length=length)
+    got, got_lse = op.prefill_attention(q, k, v, offset=jnp.int32(offset), window=window, impl=impl)
+    assert got.dtype == dtype and got_lse.dtype == jnp.float32
+    close(got, out, dtype)
+    close(got_lse, lse, dtype)
+    got_sums = op.column_sums(q, k, got_lse, offset=offset, length=jnp.asarray(length), window=window, impl=impl)
+    close(got_sums, sums, dtype)
+
+
+@pytest.mark.parametrize("tile", [(8, 16), (16, 8), (7, 5), (64, 64)])
+@pytest.mark.parametrize("window", [None, 11])
+def test_any_tiling_is_the_same_function(tile, window):
+    q, k, v = make((1, 2, 2, 45, 90, 8), "float32")
+    config = xla.Config(*tile)
+    for offset in (0, 20, 45):
+        out, lse, sums = oracle.prefill(*map(np.asarray, (q, k, v)), offset=offset, window=window, length=[offset + 40])
+        got, got_lse = xla.attention(q, k, v, offset, window=window, config=config)
+        close(got, out, "float32")
+        close(got_lse, lse, "float32")
+        length = jnp.array([offset + 40], jnp.int32)
+        close(xla.column_sums(q, k, lse, offset, length, window=window, config=config), sums, "float32")
+
+
+def test_chunks_add_up_to_the_whole():
+    q, k, v = make((1, 2, 2, 200, 200, 8), "float32")
+    length = jnp.array([190], jnp.int32)
+    whole, lse = op.prefill_attention(q, k, v, offset=0)
+    sums = op.column_sums(q, k, lse, offset=0, length=length)
+    parts, total = [], 0
+    for offset in range(0, 200, 50):
+        chunk = q[:, :, :, offset : offset + 50]
+        out, lse = op.prefill_attention(chunk, k, v, offset=jnp.int32(offset))
+        parts.append(out)
+        total += op.column_sums(chunk, k, lse, offset=jnp.int32(offset), length=length)
+    close(jnp.concatenate(parts, axis=3), np.asarray(whole, np.float64), "float32")
+    close(total, np.asarray(sums, np.float64), "float32")
+
+
+def test_offset_and_length_are_data():
+    traced = []
+
+    @jax.jit
+    def run(q, k, v, offset, length):
+        traced.append(1)
+        out, lse = op.prefill_attention(q, k, v, offset=offset)
+        return out, op.column_sums(q, k, lse, offset=offset, length=length)
+
+    q, k, v = make((1, 1, 2, 20, 90, 8), "float32")
+    for offset in (0, 33, 70):
+        run(q, k, v, jnp.int32(offset), jnp.array([offset + 10], jnp.int32))
+    assert len(traced) == 1
+
+
+def test_memory_is_linear_in_the_prompt():
+    shape = (1, 1, 3, 4096, 4096, 64)
+    q, k, v = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jax.eval_shape(lambda: make(shape, "float32")))
+    compiled = jax.jit(lambda q, k, v, o: op.prefill_attention(q, k, v, offset=o)).lower(q, k, v, jnp.int32(0)).compile()
+    operands = 4 * (2 * 3 + 2) * 4096 * 64
+    assert compiled.memory_analysis().temp_size_in_bytes <= 3 * operands + 16e6
+
+
+def test_refusals_name_the_way_out():
+    q, k, v = make((1, 1, 1, 4, 8, 8), "float32")
+    with pytest.raises(ValueError, match="xla, reference"):
+        op.prefill_attention(q, k, v, offset=0, impl="cudnn")
+    with pytest.raises(ValueError, match="window"):
+        op.prefill_attention(q, k, v, offset=0, window=0)
+    with pytest.raises(ValueError, match="4 query rows but 2 keys"):
+        op.prefill_attention(q, k[:, :, :2], v[:, :, :2], offset=0)
+    with pytest.raises(ValueError, match="must agree"):
+        op.prefill_attention(q, k, v[..., :4], offset=0)
+    with pytest.raises(ValueError, match="lse"):
+        op.column_sums(q, k, jnp.zeros((1, 1, 1, 5)), offset=0, length=jnp.array([4]))

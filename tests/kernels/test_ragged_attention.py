@@ -1,0 +1,136 @@
+"""Every implementation of ragged attention against float64 NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kvjax.kernels import ragged_attention as op
+from kvjax.kernels.ragged_attention import api, shapes, xla
+
+from . import oracle
+
+TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2}
+#: lengths [b][h], g, t, d, window
+CASES = {
+    "one slot": ([[1]], 1, 1, 8, None),
+    "empty beside full": ([[0, 5, 600]], 2, 1, 8, None),
+    "all empty": ([[0, 0]], 2, 2, 8, None),
+    "skewed": ([[3, 1300], [257, 0], [255, 256]], 3, 1, 16, None),
+    "window": ([[40, 700]], 2, 1, 8, 33),
+    "question": ([[40, 700], [64, 9]], 2, 9, 8, None),
+    "question in a window": ([[40, 700], [64, 9]], 2, 9, 8, 50),
+}
+
+
+def make(lengths, g, t, d, dtype, seed=0):
+    """Operands: regions in shuffled order with gaps, NaN in every slot that no region holds."""
+    rng = np.random.default_rng(seed)
+    lengths = np.array(lengths, np.int32)
+    b, h = lengths.shape
+    start, free = np.zeros((b, h), np.int32), 8
+    for row, head in rng.permutation(list(np.ndindex(b, h))):
+        start[row, head] = free
+        free += -(-lengths[row, head] // 8) * 8 + 8 * rng.integers(0, 3)
+    slots = free + 512
+    k, v = np.full((2, slots, d), np.nan)
+    pos = rng.integers(0, 10**6, slots).astype(np.int32)
+    last = np.zeros(b, np.int32)
+    for row, head in np.ndindex(b, h):
+        n = lengths[row, head]
+        region = slice(start[row, head], start[row, head] + n)
+        k[region], v[region] = rng.normal(size=(2, n, d))
+        pos[region] = np.sort(rng.choice(2 * n + 1, n, replace=False))
+        last[row] = max(last[row], pos[region].max(initial=0))
+    q_pos = (last[:, None] - t + 1 + np.arange(t)).astype(np.int32)
+    q = rng.normal(size=(b, h, g, t, d))
+    return [jnp.asarray(x, dtype) for x in (q, k, v)] + [jnp.asarray(x) for x in (pos, start, lengths, q_pos)]
+
+
+def close(got, want, dtype):
+    """The largest error, relative to the scale of its row; infinities must be the same."""
+    got = np.asarray(got, np.float64)
+    assert np.array_equal(np.isneginf(got), np.isneginf(want))
+    got, want = (np.where(np.isneginf(x), 0, x) for x in (got, want))
+    scale = np.maximum(np.abs(want).max(axis=-1, keepdims=True), 1e-3)
+    assert np.max(np.abs(got - want) / scale) <= TOLERANCE[dtype]
+
+
+def check(impl, operands, dtype, window, cap):
+    """attention and probs of one implementation against the oracle."""
+    q, k, v, pos, start, length, q_pos = operands
+    out, lse, probs = oracle.ragged(*map(np.asarray, operands), window=window, cap=cap)
+    got, got_lse = op.ragged_attention(*operands, window=window, impl=impl)
+    assert got.dtype == dtype and got_lse.dtype == jnp.float32
+    close(got, out, dtype)
+    close(got_lse, lse, dtype)
+    got = op.ragged_probs(q, k, pos, start, length, q_pos, got_lse, cap=cap, window=window, impl=impl)
+    assert got.shape == (*q.shape[:-1], cap) and got.dtype == jnp.float32
+    close(got, probs, dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("impl", api.IMPLEMENTATIONS)
+def test_matches_float64(impl, case, dtype):
+    lengths, g, t, d, window = CASES[case]
+    check(impl, make(lengths, g, t, d, dtype), dtype, window, cap=max(1, np.max(lengths)))
+
+
+@pytest.mark.parametrize("name", shapes.SMALL)
+def test_real_shapes(name):
+    shape = shapes.SMALL[name]
+    operands = make(shape.lengths, shape.g, shape.t, shape.d, "float32")
+    out, lse, _ = oracle.ragged(*map(np.asarray, operands))
+    got, got_lse = op.ragged_attention(*operands)
+    close(got, out, "float32")
+    close(got_lse, lse, "float32")
+
+
+@pytest.mark.parametrize("config", [xla.Config(8, 1), xla.Config(16, 3), xla.Config(512, 2)])
+@pytest.mark.parametrize("t", [1, 4])
+def test_any_tiling_is_the_same_function(config, t):
+    operands = make([[0, 37, 8], [200, 1, 63]], 2, t, 8, "float32", seed=3)
+    out, lse, _ = oracle.ragged(*map(np.asarray, operands), window=90)
+    got, got_lse = xla.attention(*operands, window=90, config=config)
+    close(got, out, "float32")
+    close(got_lse, lse, "float32")
+
+
+def test_probabilities_beyond_cap_are_left_out():
+    q, k, v, pos, start, length, q_pos = operands = make([[30, 7]], 2, 1, 8, "float32")
+    for impl in api.IMPLEMENTATIONS:
+        _, lse = op.ragged_attention(*operands, impl=impl)
+        full = op.ragged_probs(q, k, pos, start, length, q_pos, lse, cap=40, impl=impl)
+        part = op.ragged_probs(q, k, pos, start, length, q_pos, lse, cap=12, impl=impl)
+        np.testing.assert_allclose(full[..., :12], part, rtol=1e-6)
+        assert part.shape[-1] == 12 and not np.any(full[..., 30:])
+        np.testing.assert_allclose(full.sum(axis=-1), 1.0, rtol=1e-5)
+
+
+def test_lengths_are_data():
+    traced = []
+
+    @jax.jit
+    def run(*operands):
+        traced.append(1)
+        return op.ragged_attention(*operands)[0]
+
+    q, k, v, pos, start, length, q_pos = make([[300, 40]], 2, 1, 8, "float32")
+    for lengths in ([300, 40], [0, 40], [17, 0], [299, 39]):
+        run(q, k, v, pos, start, jnp.array([lengths], jnp.int32), q_pos)
+    assert len(traced) == 1
+
+
+def test_refusals_name_the_way_out():
+    q, k, v, pos, start, length, q_pos = make([[30, 7]], 2, 1, 8, "float32")
+    with pytest.raises(ValueError, match="xla, reference"):
+        op.ragged_attention(q, k, v, pos, start, length, q_pos, impl="cudnn")
+    with pytest.raises(ValueError, match="window"):
+        op.ragged_attention(q, k, v, pos, start, length, q_pos, window=0)
+    with pytest.raises(ValueError, match="pos"):
+        op.ragged_attention(q, k, v, pos[:-1], start, length, q_pos)
+    with pytest.raises(ValueError, match="q_pos"):
+        op.ragged_attention(q, k, v, pos, start, length, q_pos[:, :0])
+    with pytest.raises(ValueError, match="start"):
+        op.ragged_attention(q, k, v, pos, start[:, :1], length, q_pos)
