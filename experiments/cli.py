@@ -33,6 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain(getattr(error, "format_message", error.__str__)(), 2)
     except (typer.Abort, KeyboardInterrupt):
         return complain("interrupted; rows already written are safe, the same command goes on from there", 130)
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, FloatingPointError) as error:
         return complain(str(error) or type(error).__name__, 2)
     return code if isinstance(code, int) else 0

@@ -1,4 +1,4 @@
-"""What the commands share at the terminal: two consoles, one progress bar, one-line complaints, machine-readable output."""
+"""What the commands share at the terminal: consoles, a progress bar, one-line complaints, machine-readable output."""
 
 import json
 from collections.abc import Mapping

@@ -5,11 +5,11 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 import numpy as np
 
+from experiments.page_template import TEMPLATE
 from experiments.report import MB
 
 
@@ -34,7 +34,6 @@ def render(words: Sequence[str], mask: np.ndarray, facts: Mapping[str, Any]) -> 
     layers, heads, _ = mask.shape
     bits = base64.b64encode(np.packbits(mask, axis=-1).tobytes()).decode()
     share = mask.mean((0, 1))
-    template = resources.files("experiments").joinpath("page.html").read_text(encoding="utf-8")
     parts = {
         "TITLE": html.escape(f"{facts['policy']} at {facts['budget']}: what was kept"),
         "FACTS": _facts(facts),
@@ -44,7 +43,7 @@ def render(words: Sequence[str], mask: np.ndarray, facts: Mapping[str, Any]) -> 
         "DATA": _data({"layers": layers, "heads": heads, "tokens": len(words), "bits": bits}),
     }
     # one pass, so that a prompt that spells a placeholder stays as it is
-    return re.sub(r"\[\[([A-Z]+)\]\]", lambda found: parts[found[1]], template)
+    return re.sub(r"\[\[([A-Z]+)\]\]", lambda found: parts[found[1]], TEMPLATE)
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 @cache
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide a result."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in ("jax", "jaxlib", "numpy", "kvjax")}
+    packages = ("jax", "jaxlib", "numpy", "transformers", "kvjax")
+    return {"python": platform.python_version()} | {name: _version(name) for name in packages}
 
 
 @cache

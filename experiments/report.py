@@ -74,7 +74,8 @@ def column(row: Row) -> str:
 def _table(model: str, dtype: str, length: int, rows: list[Row]) -> Table:
     if len({row["prompts"] for row in rows}) > 1:
         raise ValueError(f"{model} at length {length}: rows come from different prompts or texts; report them apart")
-    columns = tuple(sorted({column(row) for row in rows}, key=lambda name: (name.startswith("ppl"), name != "needle unseen")))
+    last = lambda name: (name.startswith("ppl"), not name.endswith("unseen"), name)  # noqa: E731
+    columns = tuple(sorted({column(row) for row in rows}, key=last))
     cells: dict[tuple, list[Row]] = {}
     for row in rows:
         cells.setdefault((row["policy"], row["budget"]), []).append(row)
@@ -120,7 +121,7 @@ def markdown(table: Table) -> str:
     body = [heads, ["---"] * 2 + ["--:"] * (len(heads) - 2)]
     body += [_cells(line, table.columns) for line in table.lines]
     title = f"**{table.model} ({table.dtype}), {table.length} tokens; full cache {table.lines[0].full / MB:.1f} MB**"
-    note = "MB: bytes allocated for the compressed prompt / 10^6. Brackets: 95% interval; +: above the full cache, prompt by prompt."
+    note = "MB: 10^6 bytes allocated for the prompt. Intervals: 95%; of nats: of the loss against the full cache."
     return "\n".join([title, "", *("| " + " | ".join(row) + " |" for row in body), "", note, ""])
 
 

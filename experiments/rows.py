@@ -1,7 +1,7 @@
 """Result rows: a JSONL file that a kill, a full disk or a second run never leaves doubled, torn or mixed.
 
-A row is written in one piece and flushed to disk before the next is measured. What a killed run left of its last line is cut
-off when the file is opened again.
+A row is written in one piece and flushed to disk before the next is measured. What a killed run left of its last line
+is cut off when the file is opened again.
 """
 
 import errno
@@ -84,7 +84,7 @@ class RowFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise OSError(f"{self.path} is being written by another sweep; wait for it or choose another --out") from error
+            raise OSError(f"{self.path} is being written by another sweep: choose another --out") from error
 
     def _recover(self) -> list[Row]:
         if not self.path.is_file():
@@ -103,7 +103,7 @@ class RowFile:
         for name, mine in self._identity.items():
             if row.get(name) != mine:
                 raise ValueError(
-                    f"{self.path} holds rows with {name} {row.get(name)!r}, this sweep has {mine!r}: choose another --out"
+                    f"{self.path} has rows with {name} {row.get(name)!r}, this sweep has {mine!r}: choose another --out"
                 )
 
     def _cut(self, size: int) -> None:

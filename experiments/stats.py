@@ -22,7 +22,7 @@ class Estimate:
 
 
 def proportion(hits: Sequence[bool]) -> Estimate:
-    """Share of hits with Wilson's score interval (Wilson, 1927), which stays within 0 .. 1 and is honest at 0 and at 1."""
+    """Share of hits with Wilson's score interval (Wilson, 1927), which is honest at 0 and at 1."""
     n, z = len(hits), 1.96
     p = sum(hits) / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)

@@ -1,7 +1,7 @@
 """The sweep: policies x budgets x tasks x lengths x prompts, one prefill for each prompt however many cells it serves.
 
-Cells of a prompt whose policies decode alike become rows of one batch, so a sweep decodes once where a loop would decode once
-a cell. Rows go to the result file one by one; what is there already is not measured again.
+Cells of a prompt whose policies decode alike become rows of one batch, so a sweep decodes once where a loop would
+decode once a cell. Rows go to the result file one by one; what is there already is not measured again.
 """
 
 import time
@@ -16,6 +16,7 @@ import kvjax
 from experiments.policies import Named
 from experiments.provenance import commit, machine, versions
 from experiments.rows import RowFile
+from experiments.tasks.chat import encode_plain
 from experiments.tasks.example import Example
 from experiments.tasks.text import Haystack
 
@@ -84,7 +85,7 @@ def run(lm: Any, plan: Plan, text: Haystack, rows: RowFile, *, done: Callable[[i
         ValueError: a length that the model, the haystack or a task cannot serve; before anything is measured.
         OSError: a row cannot be written.
     """
-    haystack = lm.tokenizer.inner(text.text, add_special_tokens=False).input_ids
+    haystack = encode_plain(lm, text.text)
     check(lm, plan, haystack)
     common = identity(lm, plan, text) | _origin(text)
     measured = 0
@@ -105,10 +106,8 @@ def check(lm: Any, plan: Plan, haystack: Sequence[int]) -> None:
             first = next(task.examples(lm, length, 1, plan.seed, haystack=haystack, mode=mode))
             needed = len(first.compressed) + first.room
             if needed > lm.decoder.max_positions:
-                raise ValueError(
-                    f"{task.NAME} at length {length} needs {needed} positions, the model has {lm.decoder.max_positions}: "
-                    "choose smaller --lengths"
-                )
+                most = lm.decoder.max_positions
+                raise ValueError(f"{task.NAME} at length {length} needs {needed} positions, the model has {most}")
 
 
 def prompts(lm: Any, plan: Plan, haystack: Sequence[int]) -> Iterator[tuple[Task, Example]]:

@@ -13,7 +13,7 @@ from kvjax.cache import KVCache
 from kvjax.layout import _BLOCK, plan_regions
 from kvjax.policy import Policy, check_budget
 from kvjax.prefill import Prefilled, PrefilledRow
-from kvjax.types import ALIGN, align
+from kvjax.types import ALIGN
 from kvjax.view import LayerView, Ranking
 
 
@@ -29,15 +29,15 @@ def _judge(scorer, k, v, length, seen):
 
 
 @jax.jit
-def _plan(policy, scores, length, total):
+def _plan(allocate, select, scores, length, total):
     """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
     pos = jnp.broadcast_to(jnp.arange(scores.shape[-1], dtype=jnp.int32), scores.shape)
     valid = pos < length[:, None, None]
-    protect = jax.vmap(lambda budget: policy.select.protected(_flat_view(pos[0], valid[0], length), budget))
+    protect = jax.vmap(lambda budget: select.protected(_flat_view(pos[0], valid[0], length), budget))
     even = jnp.broadcast_to(jnp.minimum(total, length)[None, :, None], scores.shape[:3])
     ranking = Ranking(scores=scores, protected=protect(even), valid=valid, pos=pos)
-    budget = jnp.clip(policy.allocate(ranking, total), 1, jnp.maximum(valid.sum(-1), 1)).astype(jnp.int32)
-    keep = policy.select(ranking.replace(protected=protect(budget)), budget)
+    budget = jnp.clip(allocate(ranking, total), 1, jnp.maximum(valid.sum(-1), 1)).astype(jnp.int32)
+    keep = select(ranking.replace(protected=protect(budget)), budget)
     return keep, keep.sum(-1).astype(jnp.int32), budget
 
 
@@ -103,7 +103,7 @@ def _decide(row: PrefilledRow, policy: Policy):
     scores = jnp.stack([s for s, _ in judged])
     length = int(row.length[0])
     total = policy.total(length)
-    keep, count, budget = _plan(policy, scores, row.length, jnp.asarray([total], jnp.int32))
+    keep, count, budget = _plan(policy.allocate, policy.select, scores, row.length, jnp.asarray([total], jnp.int32))
     if isinstance(policy.budget, int) and policy.budget > length:
         budget = jnp.full_like(budget, policy.budget)
     if not policy.when.after_prefill or total >= length:
@@ -180,5 +180,5 @@ def reserve_slots(pre: Prefilled, reserve: int | float | None, room: int) -> int
     """Slots that a uniform budget of `reserve` would need for these prompts, alignment included."""
     if reserve is None:
         return 0
-    most = sum(align(Policy(budget=reserve).total(length) + room) + ALIGN for length in pre.lengths)
+    most = sum(Policy(budget=reserve).total(length) + room + ALIGN for length in pre.lengths)
     return most * pre.decoder.layers * pre.decoder.heads

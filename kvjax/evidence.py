@@ -5,7 +5,7 @@ is a whole prompt, a chunk of one, or a single decoded token. A scorer lists its
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Float32, Int32
 from kvjax.attend import Heads
 
 
+@runtime_checkable
 class Block(Protocol):
     """Tokens a layer has just attended with: row b holds `count[b]` real ones from position `offset[b]` on."""
 
@@ -61,25 +62,33 @@ class WindowQueries:
 
 @struct.dataclass
 class Moments:
-    """Running sums of pre-rotary queries; count is the number of queries summed."""
+    """Running moments of pre-rotary queries: count, mean, and the sum of outer products of deviations from the mean.
+
+    Deviations, not raw squares: projections with large biases would lose the covariance in float32.
+    """
 
     count: Float32[Array, " b"]
-    total: Float32[Array, "b h g d"]
-    outer: Float32[Array, "b h g d d"]
-
-    def mean(self) -> Float32[Array, "b h g d"]:
-        return self.total / jnp.maximum(self.count, 1.0)[:, None, None, None]
+    mean: Float32[Array, "b h g d"]
+    spread: Float32[Array, "b h g d d"]
 
     def covariance(self) -> Float32[Array, "b h g d d"]:
         """Second central moment, divided by the count (not count - 1)."""
-        mu = self.mean()
-        second = self.outer / jnp.maximum(self.count, 1.0)[:, None, None, None, None]
-        return second - mu[..., :, None] * mu[..., None, :]
+        return self.spread / jnp.maximum(self.count, 1.0)[:, None, None, None, None]
+
+
+def merge_moments(one: Moments, two: Moments) -> Moments:
+    """Moments of both samples together (Chan, Golub and LeVeque, 1979, eq. 2.1)."""
+    count = one.count + two.count
+    share = two.count / jnp.maximum(count, 1.0)
+    wide = lambda x, n: x.reshape(x.shape + (1,) * n)  # noqa: E731
+    delta = two.mean - one.mean
+    between = delta[..., :, None] * delta[..., None, :] * wide(one.count * share, 4)
+    return Moments(count=count, mean=one.mean + delta * wide(share, 3), spread=one.spread + two.spread + between)
 
 
 @dataclass(frozen=True)
 class QueryMoments:
-    """Sum and outer-product sum of the pre-rotary queries after the first `skip` positions. Costs d² a query head."""
+    """Mean and covariance of the pre-rotary queries after the first `skip` positions. Costs d² a query head."""
 
     skip: int = 4
     carried = True
@@ -91,17 +100,17 @@ class QueryMoments:
     def empty(self, shape: Shape) -> Moments:
         heads = (shape.b, shape.h, shape.g, shape.d)
         zeros = lambda s: jnp.zeros(s, jnp.float32)  # noqa: E731
-        return Moments(count=zeros(shape.b), total=zeros(heads), outer=zeros((*heads, shape.d)))
+        return Moments(count=zeros(shape.b), mean=zeros(heads), spread=zeros((*heads, shape.d)))
 
     def observe(self, old: Moments, block: Block) -> Moments:
         t = jnp.arange(block.heads.q.shape[3])
         real = (t < block.count[:, None]) & (block.offset[:, None] + t >= self.skip)
-        q = jnp.where(real[:, None, None, :, None], block.heads.q_raw.astype(jnp.float32), 0.0)
-        return Moments(
-            count=old.count + real.sum(-1),
-            total=old.total + q.sum(3),
-            outer=old.outer + jnp.einsum("bhgtd,bhgtc->bhgdc", q, q),
-        )
+        keep = real[:, None, None, :, None]
+        count = real.sum(-1).astype(jnp.float32)
+        q = block.heads.q_raw.astype(jnp.float32)
+        mean = jnp.where(keep, q, 0.0).sum(3) / jnp.maximum(count, 1.0)[:, None, None, None]
+        off = jnp.where(keep, q - mean[..., None, :], 0.0)
+        return merge_moments(old, Moments(count=count, mean=mean, spread=jnp.einsum("bhgtd,bhgtc->bhgdc", off, off)))
 
     def serves(self, other) -> bool:
         return self == other

@@ -17,14 +17,16 @@ _BLOCK = 256
 def plan_regions(capacity: np.ndarray, reserve_slots: int = 0) -> tuple[np.ndarray, np.ndarray, int]:
     """Aligned capacities int [L, B, H] → (starts, capacities, slots of the pool, a size class).
 
-    Regions follow each other layer by layer, so that a layer's slots are neighbours.
+    Regions follow each other layer by layer, so that a layer's slots are neighbours. The pool counts the worst case of alignment for
+    every region: its size class depends on the total asked for, never on how heads share it.
     """
+    asked = int(np.maximum(capacity, 1).sum(dtype=np.int64)) + capacity.size * (ALIGN - 1)
     capacity = -(-np.maximum(capacity, 1) // ALIGN) * ALIGN
     ends = np.cumsum(capacity.reshape(-1), dtype=np.int64)
     if ends[-1] >= 2**31 - SLACK:
         raise ValueError(f"the pool would need {ends[-1]} slots, beyond 32-bit indices: use fewer rows or a smaller budget")
     start = np.concatenate([[0], ends[:-1]]).reshape(capacity.shape)
-    slots = size_class(max(int(ends[-1]), reserve_slots) + SLACK)
+    slots = size_class(max(asked, reserve_slots) + SLACK)
     return start.astype(np.int32), capacity.astype(np.int32), slots
 
 

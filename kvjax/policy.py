@@ -15,6 +15,7 @@ from kvjax.retrieve import Everything
 from kvjax.schedule import AfterPrefill
 from kvjax.score import Recency
 from kvjax.select import TopK
+from kvjax.types import Number
 
 _SLOTS = {
     "score": stage.Scorer,
@@ -64,7 +65,7 @@ class Policy:
     encode: Any = Plain()
     retrieve: Any = Everything()
     when: Any = AfterPrefill()
-    budget: int | float = 1.0
+    budget: Number = 1.0
 
     def __post_init__(self):
         for slot, kind in _SLOTS.items():
@@ -84,8 +85,11 @@ class Policy:
         return max(1, math.floor(length * float(self.budget) + 1e-9))
 
     def decoding(self) -> "Policy | None":
-        """What of the policy the decode program contains: nothing but its retriever if it never evicts while decoding."""
-        return self if self.when.decoding else None
+        """What of the policy the decode program contains: nothing but its retriever if it never evicts while decoding.
+
+        The budget is in the cache by then, as integers; here it would only tell an int from a float.
+        """
+        return self.replace(budget=1.0) if self.when.decoding else None
 
 
 def _misplaced(given: Any, kind: type) -> bool:

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int, Int32, PRNGKeyArray
+from jaxtyping import Array, Int32, PRNGKeyArray
 
-from kvjax.types import Logits
+from kvjax.types import Logits, Number
 
 
 @struct.dataclass
@@ -29,9 +29,9 @@ class Sample:
         top_p: mass of the nucleus, in (0, 1]; the likeliest token is always in.
     """
 
-    temperature: Float[Array, ""] | float = 1.0
-    top_k: Int[Array, ""] | int = 0
-    top_p: Float[Array, ""] | float = 1.0
+    temperature: Number = 1.0
+    top_k: Number = 0
+    top_p: Number = 1.0
     random = True
 
     def __post_init__(self):

@@ -4,9 +4,10 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Int, Int32
+from jaxtyping import Array, Bool, Int32
 
 from kvjax.stage import Schedule
+from kvjax.types import Number
 
 
 @struct.dataclass
@@ -24,7 +25,7 @@ class Every(Schedule):
     """
 
     decoding: ClassVar[bool] = True
-    k: Int[Array, ""] | int = 1
+    k: Number = 1
     after_prefill: bool = struct.field(pytree_node=False, default=True)
 
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "b h"]:
@@ -44,7 +45,7 @@ class WhenFull(Schedule):
     """
 
     decoding: ClassVar[bool] = True
-    slack: Int[Array, ""] | int = 64
+    slack: Number = 64
     after_prefill: bool = struct.field(pytree_node=False, default=True)
 
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "b h"]:

@@ -8,6 +8,8 @@
 Einsum strings use the same letters.
 """
 
+from typing import Any
+
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 Queries = Float[Array, "b h g t d"]
@@ -21,15 +23,13 @@ Regions = Int32[Array, "l b h"]
 Pool = Float[Array, "s d"]
 Logits = Float32[Array, "b v"]
 
+#: A number that is a pytree leaf: a Python number, a traced scalar, or the placeholder a pytree transformation puts there.
+Number = Any
+
 #: Slots by which every region is aligned. Tensor-memory copies need 8; finer than a 64-slot page wastes less.
 ALIGN = 8
 #: Slots kept free at the end of a pool, so that a block that starts in the last region never runs off the end.
 SLACK = 512
-
-
-def align(slots: int) -> int:
-    """Round a slot count up to the region alignment."""
-    return -(-slots // ALIGN) * ALIGN
 
 
 def size_class(slots: int, steps: int = 32) -> int:

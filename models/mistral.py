@@ -24,5 +24,5 @@ def config(hf: dict[str, Any]) -> DecoderConfig:
     base = fields.base()
     window = fields.get("sliding_window", 4096)
     if window is not None:
-        window = fields.size("sliding_window")
+        window = fields.size("sliding_window", window)
     return fields.finish(replace(base, windows=(window,) * base.layers))

@@ -72,8 +72,8 @@ def _yarn(given: dict[str, Any], dim: int, positions: int) -> tuple[Rope, int]:
         dim,
         factor=factor,
         original=original,
-        fast=given.get("beta_fast") or 32,
-        slow=given.get("beta_slow") or 1,
+        fast=float(given.get("beta_fast") or 32),
+        slow=float(given.get("beta_slow") or 1),
         scale=float(scale),
         truncate=given.get("truncate", True),
     )

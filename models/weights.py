@@ -1,7 +1,7 @@
 """From named tensors, read one by one, to the decoder's parameters; every disagreement reported in one error."""
 
 import re
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ _BUFFERS = re.compile(r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)$")
 _FLOATS = ("float64", "float32", "bfloat16", "float16")
 
 
+@runtime_checkable
 class Tensors(Protocol):
     """Where weights come from: shapes known at once, values only when asked, in Hugging Face's names and layout."""
 

@@ -91,8 +91,9 @@ def text_pieces(lm: Any, tokens: Iterable[int]) -> Iterator[str]:
         # one token of context stays, because some tokenizers drop the space of the first
         tail = tail[-1:]
         shown = lm.decode(tail)
-    if tail:
-        yield lm.decode(tail)[len(shown) :]
+    rest = lm.decode(tail)[len(shown) :]
+    if rest:
+        yield rest
 
 
 def _print_stream(lm: Any, steps: Iterable[Any]) -> tuple[list[int], list[float]]:

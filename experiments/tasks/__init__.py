@@ -1,1 +1,1 @@
-"""Tasks: a module each, with `examples(...)` that yields frozen `Example`s and `grade(...)` that scores cached contexts."""
+"""Tasks, a module each: `examples(...)` yields frozen `Example`s, `grade(...)` scores compressed contexts."""

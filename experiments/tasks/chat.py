@@ -9,11 +9,11 @@ MARK = "<<user words>>"
 
 def encode_plain(lm: Any, text: str) -> list[int]:
     """Ids of `text` without any token of the tokenizer's own at its ends."""
-    return list(lm.tokenizer.inner(text, add_special_tokens=False).input_ids)
+    return list(lm.tokenizer.inner(text, add_special_tokens=False, verbose=False).input_ids)
 
 
 def frame(lm: Any) -> tuple[str, str]:
-    """Text before and after a user turn, the opening of the answer included; a model without a template gets (BOS, newline)."""
+    """Text before and after a user turn, up to where the answer begins; (BOS, newline) without a template."""
     if not lm.tokenizer.inner.chat_template:
         return lm.tokenizer.inner.bos_token or "", "\n"
     turn = [{"role": "user", "content": MARK}]

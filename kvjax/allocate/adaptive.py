@@ -4,11 +4,12 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int32, UInt32
+from jaxtyping import Array, Int32, UInt32
 
 from kvjax.allocate.uniform import Uniform
 from kvjax.select.ranking import keys, top
 from kvjax.stage import Allocator
+from kvjax.types import Number
 from kvjax.view import Ranking
 
 
@@ -34,7 +35,7 @@ class Adaptive(Allocator):
     Source: Ada-KV, arXiv 2407.11550, section 4.
     """
 
-    alpha: Float[Array, ""] | float = 0.2
+    alpha: Number = 0.2
     layers: Any = Uniform()
 
     def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:

@@ -2,10 +2,11 @@
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Int32
 
 from kvjax.allocate.uniform import held
 from kvjax.stage import Allocator
+from kvjax.types import Number
 from kvjax.view import Ranking
 
 
@@ -19,8 +20,10 @@ def pyramid(base: Int32[Array, " b"], room: Int32[Array, " b"], *, layers: int, 
     high = jnp.minimum(2 * base - low, room)
     low = jnp.maximum(2 * base - high, 0)
     high = 2 * base - low
-    scaled = high * max(layers - 1, 1) - jnp.arange(layers)[:, None] * (high - low)
-    floor, part = jnp.divmod(scaled, max(layers - 1, 1))
+    steps = layers - 1
+    if steps == 0:
+        return base[None]
+    floor, part = jnp.divmod(high * steps - jnp.arange(layers)[:, None] * (high - low), steps)
     left = layers * base - floor.sum(0)
     order = jnp.argsort(jnp.argsort(-part, axis=0, stable=True), axis=0)
     return jnp.where((high >= low)[None], floor + (order < left), base)
@@ -59,7 +62,7 @@ class PyramidRounded(Allocator):
     unless n >= max >= min >= window. The total is exact only up to the rounding. For parity with its published numbers.
     """
 
-    beta: Float[Array, ""] | float = 20.0
+    beta: Number = 20.0
     window: int = struct.field(pytree_node=False, default=32)
 
     def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:

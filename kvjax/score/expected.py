@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, QueryMoments
 from kvjax.score.norm import norm
 from kvjax.stage import Scorer
-from kvjax.types import Keys, Mask, Scores
+from kvjax.types import Keys, Mask, Number, Scores
 from kvjax.view import LayerView
 
 
@@ -61,7 +61,7 @@ class ExpectedAttention(Scorer):
     sinks: int = struct.field(pytree_node=False, default=4)
     covariance: bool = struct.field(pytree_node=False, default=True)
     value_norm: bool = struct.field(pytree_node=False, default=True)
-    eps: Float[Array, ""] | float = 0.0
+    eps: Number = 0.0
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -69,7 +69,7 @@ class ExpectedAttention(Scorer):
 
     def score(self, view: LayerView, seen: Evidence) -> Scores:
         moments, r = seen.moments(self.sinks), mean_rotation(seen.rope, seen.length, self.future)
-        mu = jnp.einsum("bdc,bhgc->bhgd", r, moments.mean())
+        mu = jnp.einsum("bdc,bhgc->bhgd", r, moments.mean)
         sigma = jnp.einsum("bij,bhgjk,blk->bhgil", r, moments.covariance(), r) if self.covariance else None
         mass = expected_mass(gaussian_logits(view.k, mu, sigma), view.valid & (view.pos >= self.sinks))
         return (mass + self.eps) * norm(view.v) if self.value_norm else mass

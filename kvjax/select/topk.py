@@ -2,11 +2,11 @@
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Int32
+from jaxtyping import Array, Bool, Int32
 
 from kvjax.select.ranking import keys, top
 from kvjax.stage import Selector
-from kvjax.types import Mask
+from kvjax.types import Mask, Number
 from kvjax.view import LayerView, Ranking
 
 
@@ -22,9 +22,9 @@ class TopK(Selector):
     When the budget is below the protected count the most recent protected slots stay. Equal scores: the lower position stays.
     """
 
-    sinks: Int[Array, ""] | int = 0
-    recent: Int[Array, ""] | int = 0
-    recent_share: Float[Array, ""] | float = 0.0
+    sinks: Number = 0
+    recent: Number = 0
+    recent_share: Number = 0.0
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         recent = self.recent + jnp.floor(budget * self.recent_share * (1 + 1e-6) + 1e-6).astype(jnp.int32)

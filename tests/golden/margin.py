@@ -57,7 +57,7 @@ def _close(kept: np.ndarray, score: np.ndarray, group: np.ndarray) -> np.ndarray
 
 
 def _at_safe_edge(kept: np.ndarray, score: np.ndarray, forced: np.ndarray) -> np.ndarray:
-    """The last forced and the first free entry of a head, if they are within noise and being forced made the difference."""
+    """The last forced and the first free entry of a head, if within noise and if being forced made the difference."""
     last = np.where(forced, score, np.inf).min(-1, keepdims=True)
     first = np.where(forced, -np.inf, score).max(-1, keepdims=True)
     tie = last - first < NOISE * np.abs(np.where(np.isfinite(first), first, 0.0))

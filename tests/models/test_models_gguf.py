@@ -28,7 +28,7 @@ NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-VOCAB = ["<|a|>", "<|b|>", "<use>", *"12Ġhi", "Ġh", "hi", "Ġhi", *[f"t{i}" for i in range(19)]]
+VOCAB = ["<|a|>", "<|b|>", "<use>", *"12Ġhi", "hi", "Ġhi", *[f"t{i}" for i in range(20)]]
 
 
 def to_pairs(rows, heads):
@@ -74,7 +74,7 @@ def tokenizer(pre, bos=False):
         writer.add_tokenizer_pre(pre)
         writer.add_token_list(VOCAB)
         writer.add_token_types([3, 3, 4] + [1] * (len(VOCAB) - 3))
-        writer.add_token_merges(["h i", "Ġ h", "Ġh i"])
+        writer.add_token_merges(["h i", "Ġ hi"])
         writer.add_bos_token_id(0)
         writer.add_eos_token_id(1)
         writer.add_add_bos_token(bos)

@@ -63,7 +63,9 @@ def test_rotation_is_that_of_complex_numbers():
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)
     cos, sin = made.cos_sin(jnp.arange(5))
     turned = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * np.arange(5)[:, None] * np.array(made.frequencies)) * 1.5
-    np.testing.assert_allclose(made.rotate(x, cos, sin), np.concatenate([turned.real, turned.imag], -1), atol=1e-5)
+    np.testing.assert_allclose(
+        made.rotate(jnp.asarray(x), cos, sin), np.concatenate([turned.real, turned.imag], -1), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ LOW = -1e30
 class Config:
     """Tiling: query rows (of each of the g heads) and keys of one tile of scores."""
 
-    q_block: int = 128
+    q_block: int = 512
     k_block: int = 512
 
 
@@ -85,24 +85,27 @@ def _attend(queries: Float[Array, "r d"], keys: Float[Array, "n d"], values: Flo
         high, total, out = carry
         scores, at = _scores(queries, keys, block, first, tiling, masked)
         new = jnp.maximum(high, scores.max(axis=1))
-        weights = jnp.exp(scores - new[:, None])
-        decay = jnp.exp(high - new)
+        weights = jnp.exp((scores - new[:, None]) * scale)
+        decay = jnp.exp((high - new) * scale)
         part = lax.dynamic_slice_in_dim(values, at, tiling.keys)
         added = lax.dot(weights.astype(values.dtype), part, preferred_element_type=jnp.float32)
         return new, total * decay + weights.sum(axis=1), out * decay[:, None] + added
 
     rows, d = queries.shape
+    scale = 1 / math.sqrt(d)
     start = jnp.full(rows, LOW), jnp.zeros(rows), jnp.zeros((rows, d))
     high, total, out = _over_blocks(fold, start, first, keys.shape[0], tiling)
-    return out / total[:, None], high + jnp.log(total)
+    return out / total[:, None], high * scale + jnp.log(total)
 
 
 def _sum_columns(sums: Float[Array, " n"], queries, lse: Float[Array, " r"], keys, first, tiling: Tiling):
     """Add one tile's probabilities to the column sums of the keys it sees."""
 
+    scale = 1 / math.sqrt(queries.shape[1])
+
     def fold(block, sums, masked):
         scores, at = _scores(queries, keys, block, first, tiling, masked)
-        part = lax.dynamic_slice_in_dim(sums, at, tiling.keys) + jnp.exp(scores - lse[:, None]).sum(axis=0)
+        part = lax.dynamic_slice_in_dim(sums, at, tiling.keys) + jnp.exp(scores * scale - lse[:, None]).sum(axis=0)
         return lax.dynamic_update_slice_in_dim(sums, part, at, axis=0)
 
     return _over_blocks(fold, sums, first, keys.shape[0], tiling)
@@ -125,16 +128,15 @@ def _over_blocks(fold, carry, first, n: int, tiling: Tiling):
 
 
 def _scores(queries: Float[Array, "r d"], keys: Float[Array, "n d"], block, first, tiling: Tiling, masked: bool):
-    """Scores of one tile, float32 [r, tiling.keys], and the index of its first key."""
-    n, d = keys.shape
+    """Unscaled scores of one tile, float32 [r, tiling.keys], and the index of its first key."""
+    n = keys.shape[0]
     at = jnp.minimum(block * tiling.keys, n - tiling.keys)
     part = lax.dynamic_slice_in_dim(keys, at, tiling.keys)
     scores = lax.dot_general(queries, part, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
-    scores = scores * (1 / math.sqrt(d))
     if not masked:
         return scores, at
-    row = first + lax.broadcasted_iota(jnp.int32, scores.shape, 0) % tiling.rows
-    col = at + lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+    row = first + jnp.arange(scores.shape[0])[:, None] % tiling.rows
+    col = at + jnp.arange(tiling.keys)[None, :]
     seen = (col <= row) & (col >= block * tiling.keys)
     if tiling.window is not None:
         seen &= col > row - tiling.window

@@ -1,19 +1,25 @@
+"""The page of `kvjax show`; `[[NAME]]` is where `experiments.page` fills something in."""
+
+TEMPLATE = """\
 <!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>[[TITLE]]</title>
 <style>
-body { font: 16px/1.7 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem; color: #111; background: #fff; }
+body { font: 16px/1.7 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem;
+  padding: 0 1rem; color: #111; background: #fff; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 1rem; font-size: 0.85rem; line-height: 1.4; }
 dt { color: #555; } dd { margin: 0; overflow-wrap: anywhere; }
 nav { position: sticky; top: 0; background: #fff; padding: 0.5rem 0; border-bottom: 1px solid #ccc; }
 #text { white-space: pre-wrap; overflow-wrap: anywhere; }
 #text span { background: rgb(0 114 178 / calc(var(--s) * 0.75)); border-radius: 2px; }
 #text span:hover { outline: 2px solid #d55e00; }
-.key { display: inline-block; width: 8rem; height: 0.8em; background: linear-gradient(90deg, transparent, rgb(0 114 178 / 0.75)); }
+.key { display: inline-block; width: 8rem; height: 0.8em;
+  background: linear-gradient(90deg, transparent, rgb(0 114 178 / 0.75)); }
 </style>
 </head>
 <body>
@@ -40,17 +46,20 @@ let counts = [], of = 0;
 function shade() {
   const layers = range(pick("layer"), data.layers), heads = range(pick("head"), data.heads);
   of = layers.length * heads.length;
-  counts = Array.from(spans, (_, i) => layers.reduce((n, l) => n + heads.reduce((m, h) => m + held(l, h, i), 0), 0));
+  counts = Array.from(spans, (_, i) => 
+    layers.reduce((n, l) => n + heads.reduce((m, h) => m + held(l, h, i), 0), 0));
   counts.forEach((n, i) => spans[i].style.setProperty("--s", n / of));
   const kept = counts.reduce((a, b) => a + b, 0);
   document.getElementById("about").textContent = ` ${kept} of ${of * data.tokens} slots kept here`;
 }
 document.getElementById("text").addEventListener("mouseover", event => {
   const i = Array.prototype.indexOf.call(spans, event.target);
-  if (i >= 0) document.getElementById("about").textContent = ` position ${i}: kept by ${counts[i]} of ${of} heads`;
+  if (i < 0) return;
+  document.getElementById("about").textContent = ` position ${i}: kept by ${counts[i]} of ${of} heads`;
 });
 for (const id of ["layer", "head"]) document.getElementById(id).addEventListener("change", shade);
 shade();
 </script>
 </body>
 </html>
+"""

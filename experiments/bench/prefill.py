@@ -1,0 +1,33 @@
+"""Prefill: seconds to read a prompt, with and without the evidence that policies ask for, beside transformers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import kvjax
+from experiments.bench import conditions, interleaved, summary
+from experiments.bench.beside import cell, peers
+
+
+def prefill(lm: Any, ids: Sequence[int], *, rounds: int, done: Callable = lambda count: None) -> dict[str, Any]:
+    """Time the prefill of `ids` alone and with all evidence, then transformers' in its own process.
+
+    Returns:
+        conditions, seconds by cell, ratios (above 1: kvjax is faster).
+    """
+    dtype = str(lm.params["embed"]["weight"].dtype)
+    work = {
+        "kvjax": lambda: kvjax.prefill(lm, list(ids), needs=frozenset()),
+        "kvjax, evidence for every method": lambda: kvjax.prefill(lm, list(ids)),
+    }
+    seconds = interleaved(work, rounds, done=done)
+    theirs = peers(lm, [cell(None, 1.0)], [{"context": list(ids), "fed": []}], dtype=dtype, rounds=rounds, new=0)
+    done(1)
+    for name, runs in theirs.get("cells", {}).items():
+        seconds[name] = [run["prefill"] for run in runs]
+    times = {name: summary(values) for name, values in seconds.items()}
+    middle = {name: value["median"] for name, value in times.items()}
+    return conditions("prefill", dtype, f"{len(ids)} tokens, batch 1") | {
+        "seconds": times,
+        "peers": theirs.get("versions") or theirs["missing"],
+        "ratios": {f"{name} / kvjax": value / middle["kvjax"] for name, value in middle.items() if name != "kvjax"},
+    }

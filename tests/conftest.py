@@ -1,0 +1,87 @@
+"""Shared fixtures: run-time type checks, a toy model, counters of traces and compilations."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+from jaxtyping import install_import_hook  # noqa: E402
+
+with install_import_hook(["kvjax", "models"], "beartype.beartype"):
+    import kvjax
+    import models
+
+import logging  # noqa: E402
+import re  # noqa: E402
+from contextlib import contextmanager  # noqa: E402
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+from models import llama  # noqa: E402
+
+
+def toy_config(**changes) -> dict:
+    """A three-layer Llama small enough to compile in seconds: 2 KV heads, groups of 2, head dimension 16."""
+    config = dict(
+        model_type="llama", hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, vocab_size=128, max_position_embeddings=1024, rms_norm_eps=1e-5,
+        rope_parameters={"rope_theta": 10000.0, "rope_type": "default"}, tie_word_embeddings=False, hidden_act="silu",
+    )  # fmt: skip
+    return {**config, **changes}
+
+
+@pytest.fixture(scope="session")
+def lm() -> models.LanguageModel:
+    """The toy model with peaked attention, so that scores have margins."""
+    made = models.random(llama.config(toy_config()), seed=0)
+    sharper = lambda path, x: 2.0 * x if any("proj" in str(p) and str(p)[2] in "qk" for p in path) else x  # noqa: E731
+    return made.replace(params=jax.tree_util.tree_map_with_path(sharper, made.params))
+
+
+def ids_of(length: int, seed: int = 0) -> list[int]:
+    """A prompt of random tokens."""
+    return np.random.default_rng(seed).integers(0, 128, length).tolist()
+
+
+@pytest.fixture(scope="session")
+def prompt() -> list[int]:
+    return ids_of(90)
+
+
+@pytest.fixture(scope="session")
+def pre(lm, prompt):
+    return kvjax.prefill(lm, prompt)
+
+
+#: Every published method at a budget that makes it work for its living. A new method enters by one line in kvjax/methods.
+def policy_of(name: str, budget: int | float = 40) -> kvjax.Policy:
+    small = {"window": 8} if name in ("snapkv", "pyramidkv", "adakv", "pyramid_keydiff") else {}
+    make = getattr(kvjax.methods, name)
+    return make() if name == "full" else make(budget=budget, **small)
+
+
+@contextmanager
+def compilations():
+    """Names of the programs that JAX traces or compiles inside the block."""
+    seen: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            found = re.match(r"Finished (?:tracing \+ transforming|XLA compilation of) (.*?) (?:for pjit )?in", record.getMessage())
+            if found:
+                seen.append(found[1])
+
+    handler, logger = Handler(), logging.getLogger("jax._src.dispatch")
+    before = logger.level, jax.config.jax_log_compiles
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    jax.config.update("jax_log_compiles", True)
+    try:
+        yield seen
+    finally:
+        jax.config.update("jax_log_compiles", before[1])
+        logger.setLevel(before[0])
+        logger.propagate = True
+        logger.removeHandler(handler)

@@ -1,0 +1,49 @@
+"""Words into policies and budgets, and what is said when they are wrong."""
+
+import pytest
+
+import kvjax
+from experiments.policies import parse_budget, parse_policy, split_specs
+
+
+@pytest.mark.parametrize("text, value", [("256", 256), ("1", 1), ("0.5", 0.5), ("1.0", 1.0), (" 8 ", 8)])
+def test_budgets(text, value):
+    found = parse_budget(text)
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "0.0", "-0.5", "1.5", "nan", "inf", "half", ""])
+def test_bad_budgets_are_named(text):
+    with pytest.raises(ValueError, match="budget") as error:
+        parse_budget(text)
+    assert repr(text) in str(error.value)
+
+
+def test_a_policy_gets_its_parameters_and_budget():
+    named = parse_policy("snapkv:window=16", 64)
+    assert named.policy == kvjax.methods.snapkv(budget=64, window=16)
+    assert (named.name, named.budget) == ("snapkv:window=16", 64)
+
+
+def test_full_takes_no_budget():
+    assert parse_policy("full", 7).budget == 1.0
+
+
+@pytest.mark.parametrize("name", kvjax.methods.names())
+def test_every_method_can_be_named(name):
+    assert parse_policy(name, 0.5).policy.budget in (0.5, 1.0)
+
+
+def test_an_unknown_name_lists_the_known():
+    with pytest.raises(ValueError, match="unknown policy 'snap'.*snapkv.*streaming_llm"):
+        parse_policy("snap", 0.5)
+
+
+@pytest.mark.parametrize("spec", ["snapkv:windw=3", "snapkv:window", "snapkv:budget=3", "snapkv:window=3,window=4"])
+def test_a_wrong_parameter_lists_the_right_ones(spec):
+    with pytest.raises(ValueError, match="it takes: window, pool"):
+        parse_policy(spec, 0.5)
+
+
+def test_lists_of_policies_keep_their_parameters_together():
+    assert split_specs("full, snapkv:window=8,pool=1,h2o") == ["full", "snapkv:window=8,pool=1", "h2o"]

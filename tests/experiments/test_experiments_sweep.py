@@ -1,0 +1,107 @@
+"""The sweep engine on a toy model: one prefill a prompt, whole rows, resumed without doubles or holes."""
+
+import pytest
+
+import kvjax
+from experiments import sweep
+from experiments.policies import parse_policy
+from experiments.rows import RowFile, key
+from experiments.tasks import needle, ppl
+from experiments.tasks.text import Haystack
+from tests.experiments.conftest import TEXT, lines
+
+HAYSTACK = Haystack(TEXT, "toy")
+
+
+@pytest.fixture(scope="module")
+def plan():
+    cells = tuple(parse_policy(*cell) for cell in [("streaming_llm", 0.5), ("snapkv:window=8", 0.25), ("keydiff", 40)])
+    return sweep.Plan(((needle, "unseen"), (ppl, "-")), (420,), cells, prompts=2, seed=0)
+
+
+def go(talker, plan, path, **more):
+    with RowFile(path, sweep.identity(talker, plan, HAYSTACK)) as rows:
+        return sweep.run(talker, plan, HAYSTACK, rows, **more)
+
+
+@pytest.fixture(scope="module")
+def whole(talker, plan, tmp_path_factory):
+    """A sweep that nothing disturbed."""
+    path = tmp_path_factory.mktemp("sweep") / "whole.jsonl"
+    assert go(talker, plan, path) == plan.total == 16
+    return path
+
+
+def test_rows_carry_what_repeats_them(whole, plan):
+    for row in lines(whole):
+        assert {"policy_repr", "seed", "versions", "commit", "machine", "allocated_bytes", "full_bytes"} <= set(row)
+        assert ("nll" in row) == (row["task"] == "ppl") and ("correct" in row) == (row["task"] == "needle")
+        if row["policy"] == "full":
+            assert row["kept_share"] == 1.0 and row["allocated_bytes"] >= row["full_bytes"]
+    kept = {row["policy"]: row["kept_slots"] for row in lines(whole) if row["task"] == "ppl"}
+    assert kept["keydiff"] == 40 * 4 and kept["snapkv:window=8"] == 105 * 4
+
+
+def test_the_full_cache_is_always_measured_once(plan):
+    assert [cell.name for cell in plan.cells].count("full") == 1 and len(plan.cells) == 4
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.13, 0.5, 0.77, 0.999])
+def test_a_killed_sweep_ends_as_if_it_had_not_been(talker, plan, whole, tmp_path, kept):
+    path = tmp_path / "killed.jsonl"
+    data = whole.read_bytes()
+    path.write_bytes(data[: int(kept * len(data))])
+    done = path.read_bytes().count(b"\n")
+    assert go(talker, plan, path) == plan.total - done
+    scores = lambda path: sorted((str(key(r)), r.get("nll"), r.get("answer")) for r in lines(path))  # noqa: E731
+    for mine, other in zip(scores(path), scores(whole), strict=True):
+        assert mine[0] == other[0] and mine[2] == other[2] and mine[1] == pytest.approx(other[1], abs=1e-5)
+
+
+def test_a_sweep_stopped_between_rows_goes_on(talker, plan, tmp_path):
+    path, seen = tmp_path / "stopped.jsonl", []
+
+    def stop(count):
+        seen.append(count)
+        if sum(seen) >= 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        go(talker, plan, path, done=stop)
+    assert len(lines(path)) == 5
+    assert go(talker, plan, path) == plan.total - 5
+    assert go(talker, plan, path) == 0
+    cells = [key(row) for row in lines(path)]
+    assert len(cells) == len(set(cells)) == plan.total
+
+
+def test_one_prefill_a_prompt(talker, plan, tmp_path, monkeypatch):
+    calls = []
+    real = kvjax.prefill
+    monkeypatch.setattr(kvjax, "prefill", lambda *a, **k: calls.append(1) or real(*a, **k))
+    go(talker, plan, tmp_path / "rows.jsonl")
+    assert len(calls) == 2 * 2
+
+
+def test_rows_of_a_batch_score_as_alone(talker, plan, whole):
+    example = next(ppl.examples(talker, 420, 1, 0, haystack=talker.encode(TEXT)))
+    for cell in plan.cells:
+        (row,) = sweep.measure(talker, ppl, example, [cell], needs=[cell.policy])
+        (other,) = [r for r in lines(whole) if r["task"] == "ppl" and r["prompt"] == 0 and r["policy"] == cell.name]
+        assert row["nll"] == pytest.approx(other["nll"], abs=1e-5)
+
+
+def test_policies_that_decode_alike_share_a_batch():
+    cells = [parse_policy(*cell) for cell in [("snapkv", 0.5), ("h2o", 0.5), ("keydiff", 0.2), ("h2o", 0.1)]]
+    sizes = sorted(len(group) for group in sweep.batches(cells, 32))
+    assert sizes == [1, 1, 2]
+    assert [len(g) for g in sweep.batches([cells[0]] * 9, 4)] == [3, 3, 3]
+
+
+def test_what_does_not_fit_is_refused_before_anything_runs(talker, plan, tmp_path):
+    from dataclasses import replace
+
+    for lengths, reason in (((420, 2000), "positions"), ((100,), "too short"), ((6000,), "haystack")):
+        with pytest.raises(ValueError, match=reason):
+            go(talker, replace(plan, lengths=lengths), tmp_path / "rows.jsonl")
+    assert (tmp_path / "rows.jsonl").read_bytes() == b""

@@ -1,0 +1,115 @@
+"""Prompts: the same wherever they are made, within their length, cut where the question mode says."""
+
+import hashlib
+import json
+
+import pytest
+
+import kvjax
+from experiments.tasks import needle, ppl, text
+from experiments.tasks.chat import continuation, encode_plain, frame
+from tests.experiments.conftest import TEXT
+
+
+@pytest.fixture(scope="module")
+def haystack(talker):
+    return encode_plain(talker, TEXT)
+
+
+def needles(talker, haystack, mode="unseen", length=500, count=3, **more):
+    return list(needle.examples(talker, length, count, 0, haystack=haystack, mode=mode, **more))
+
+
+def test_a_needle_is_hidden_once_between_sentences(talker, haystack):
+    for example in needles(talker, haystack):
+        words = talker.decode(example.context)
+        hidden = f" One of the special magic numbers for {example.meta['key']} is: {example.answer_text}."
+        assert words.count(hidden) == 1
+        before = words.partition(hidden)[0]
+        assert before.rstrip(" ").endswith((".", "\n"))
+        assert len(example.context) <= 500
+        assert example.meta["key"] in talker.decode(example.question)
+
+
+def test_prompts_repeat_and_differ_by_index(talker, haystack):
+    first, again = needles(talker, haystack), needles(talker, haystack)
+    assert first == again and len({example.context for example in first}) == 3
+    assert needles(talker, haystack, start=2) == first[2:]
+
+
+def test_the_question_is_compressed_only_when_seen(talker, haystack):
+    unseen, seen = needles(talker, haystack)[0], needles(talker, haystack, mode="seen")[0]
+    assert unseen.compressed == unseen.context and unseen.fed == unseen.question + unseen.prefix
+    assert seen.compressed == seen.context + seen.question and seen.fed == seen.prefix
+    assert unseen.compressed + unseen.fed == seen.compressed + seen.fed
+
+
+def test_too_short_and_unknown_mode_are_refused(talker, haystack):
+    with pytest.raises(ValueError, match="too short for a needle"):
+        needles(talker, haystack, length=100)
+    with pytest.raises(ValueError, match="none of unseen, seen"):
+        needles(talker, haystack, mode="maybe")
+    with pytest.raises(ValueError, match="give a longer --text"):
+        needles(talker, haystack[:50])
+
+
+def test_the_answer_is_judged_as_text_after_the_prefix(talker, haystack):
+    example = needles(talker, haystack)[0]
+    pre = kvjax.prefill(talker, list(example.compressed), needs=frozenset())
+    cache = kvjax.compress(pre, kvjax.methods.full())
+    (grade,) = needle.grade(talker, pre, cache, kvjax.methods.full(), example)
+    whole = kvjax.prefill(talker, list(example.compressed + example.fed), needs=frozenset())
+    first = int(whole.rows[0].logits.argmax())
+    assert grade["correct"] is False and grade["answer"].startswith(continuation(talker, example.prefix, [first]))
+
+
+def test_perplexity_of_a_full_cache_is_the_models_own(talker, haystack):
+    import jax
+
+    example = next(ppl.examples(talker, 64, 1, 0, haystack=haystack))
+    full = kvjax.methods.full()
+    pre = kvjax.prefill(talker, list(example.context), needs=frozenset())
+    cache = kvjax.compress(pre, full)
+    grades = ppl.grade(talker, pre, kvjax.stack([cache, cache]), full, example)
+    everything = list(example.context + example.answer)
+    logits = kvjax.prefill(talker, everything, needs=frozenset(), all_logits=True).rows[0].all_logits
+    logp = jax.nn.log_softmax(logits[63 : len(everything) - 1])
+    want = -float(logp[range(256), list(example.answer)].mean())
+    assert [g["nll"] for g in grades] == pytest.approx([want, want], abs=1e-4)
+
+
+def test_a_model_without_a_template_is_asked_plainly(talker):
+    assert frame(talker) == ("", "\n")
+
+
+def test_a_text_file_serves_as_haystack(tmp_path):
+    file = tmp_path / "t.txt"
+    file.write_text("words")
+    assert text.haystack(file).text == "words"
+    file.write_text(" \n")
+    with pytest.raises(ValueError, match="no text"):
+        text.haystack(file)
+
+
+def test_without_pip_the_standard_library_stands_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVJAX_CACHE", str(tmp_path))
+    monkeypatch.setattr(text.sys, "executable", str(tmp_path / "no-python"))
+    with pytest.warns(UserWarning, match="pydoc_data.topics"):
+        found = text.haystack()
+    assert found.source == "pydoc_data.topics" and len(found.text) > 100_000
+    assert not list((tmp_path / "texts").glob("*.txt"))
+
+
+@pytest.mark.slow
+def test_prompts_of_the_real_model_are_the_published_ones():
+    """Ids whose scores stand beside kvpress's; digests of the prompts that those were measured on."""
+    import models
+
+    lm = models.load("smollm2-135m")
+    ids = encode_plain(lm, text.haystack().text)
+    assert len(ids) == 153_955
+    found = [
+        hashlib.sha256(json.dumps([x.context, x.question, x.prefix, x.answer]).encode()).hexdigest()[:16]
+        for x in needle.examples(lm, 1024, 3, 0, haystack=ids, mode="unseen")
+    ]
+    assert found == ["25c74cb4c50985e6", "5d1e70c5a71d230f", "ac5d0d48968693a0"]

@@ -1,0 +1,79 @@
+"""Shapes come from size classes; budgets, lengths and their distribution are data."""
+
+import pytest
+from tests.conftest import compilations, ids_of, policy_of
+
+import kvjax
+from kvjax.types import size_class
+
+
+def decode_programs(seen: list[str]) -> list[str]:
+    return [name for name in seen if "_loop" in name]
+
+
+def test_any_distribution_of_one_size_class_shares_one_program(lm):
+    pre = kvjax.prefill(lm, ids_of(400, 1))
+    run = lambda p: kvjax.decode(lm, kvjax.compress(pre, p), p, max_new_tokens=4, stop=())  # noqa: E731
+    run(policy_of("snapkv", 200))
+    with compilations() as seen:
+        for name in ("adakv", "pyramidkv", "keydiff", "expected_attention", "knorm"):
+            run(policy_of(name, 200))
+    assert decode_programs(seen) == []
+
+
+def test_reserve_lets_any_budget_share_one_program(lm):
+    pre = kvjax.prefill(lm, ids_of(640, 1))
+
+    def run(budget):
+        policy = policy_of("snapkv", budget)
+        cache = kvjax.compress(pre, policy, reserve=0.5)
+        return kvjax.decode(lm, cache, policy, max_new_tokens=4, stop=(), reserve=0.5)
+
+    run(64)
+    with compilations() as seen:
+        for budget in (65, 300, 0.1, 0.5):
+            run(budget)
+    assert seen == []
+
+
+@pytest.mark.parametrize("name", ["h2o", "streaming_llm", "tova"])
+def test_reserve_serves_methods_that_evict_while_decoding(lm, name):
+    pre = kvjax.prefill(lm, ids_of(640, 1))
+
+    def run(budget):
+        policy = policy_of(name, budget)
+        cache = kvjax.compress(pre, policy, reserve=0.5)
+        return kvjax.decode(lm, cache, policy, max_new_tokens=4, stop=(), reserve=0.5)
+
+    run(64)
+    with compilations() as seen:
+        for budget in (65, 300, 0.1, 0.5):
+            run(budget)
+    assert seen == []
+
+
+def test_similar_prompts_share_a_prefill(lm):
+    kvjax.prefill(lm, ids_of(130, 1))
+    with compilations() as seen:
+        kvjax.prefill(lm, ids_of(131, 2))
+        kvjax.prefill(lm, [ids_of(140, 2), ids_of(144, 3)])
+    assert seen == []
+
+
+def test_numbers_of_a_stage_are_data(lm, pre):
+    base = policy_of("adakv")
+    kvjax.compress(pre, base)
+    with compilations() as seen:
+        for alpha, recent in [(0.5, 4), (0.9, 16)]:
+            stages = dict(allocate=kvjax.allocate.Adaptive(alpha=alpha), select=kvjax.select.TopK(recent=recent))
+            kvjax.compress(pre, base.replace(**stages))
+    assert seen == []
+
+
+@pytest.mark.parametrize("slots", [1, 63, 64, 65, 1000, 4097, 123_457, 10**7])
+def test_size_classes_waste_little_and_are_few(slots):
+    got = size_class(slots)
+    assert got >= slots and got % 8 == 0 and got <= max(64, slots * (1 + 1 / 16) + 8)
+    assert size_class(got) == got
+    assert len({size_class(n) for n in range(2**14 + 1, 2**15 + 1)}) == 32
+
