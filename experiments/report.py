@@ -140,9 +140,9 @@ def _words(score: Score) -> str:
     if score.kind == "share":
         return f"{100 * e.mean:.0f} [{100 * e.low:.0f}, {100 * e.high:.0f}] n={e.count}"
     if excess is None:
-        return f"{e.mean:.3f} {_half(e)} n={e.count}"
-    return f"{e.mean:.3f} ({excess.mean:+.3f} {_half(excess)}) n={e.count}"
+        return f"{e.mean:.3f}{_half(e)} n={e.count}"
+    return f"{e.mean:.3f} ({excess.mean:+.3f}{_half(excess)}) n={e.count}"
 
 
 def _half(e: Estimate) -> str:
-    return "" if math.isnan(e.high) else f"± {e.high - e.mean:.3f}"
+    return "" if math.isnan(e.high) else f" ± {e.high - e.mean:.3f}"

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.conftest import ids_of, policy_of
 
 import kvjax
+from tests.conftest import ids_of, policy_of
 
 LENGTHS = [90, 3, 41, 130, 17]
 

@@ -5,10 +5,10 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.conftest import ids_of
 
 import kvjax
 from kvjax import allocate, merge, score, select
+from tests.conftest import ids_of
 
 SCORERS = {
     "recency": score.Recency(),

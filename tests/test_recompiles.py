@@ -1,10 +1,10 @@
 """Shapes come from size classes; budgets, lengths and their distribution are data."""
 
 import pytest
-from tests.conftest import compilations, ids_of, policy_of
 
 import kvjax
 from kvjax.types import size_class
+from tests.conftest import compilations, ids_of, policy_of
 
 
 def decode_programs(seen: list[str]) -> list[str]:

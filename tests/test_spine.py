@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.conftest import compilations, ids_of, policy_of
 
 import kvjax
+from tests.conftest import compilations, ids_of, policy_of
 
 METHODS = kvjax.methods.names()
 every_method = pytest.mark.parametrize("name", METHODS)

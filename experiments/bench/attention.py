@@ -13,11 +13,20 @@ from kvjax.kernels.ragged_attention.shapes import ALL, Shape
 from kvjax.types import SLACK
 
 
-def attention(name: str, dtype: str, rounds: int, *, impl: str | None = None, done: Callable = lambda n: None) -> dict[str, Any]:
-    """Time ragged attention of a named shape.
+def shape_of(name: str) -> Shape:
+    """The shape of that name in `kvjax.kernels.ragged_attention.shapes`. Raises ValueError for an unknown one."""
+    if name not in ALL:
+        raise ValueError(f"unknown shape {name!r}; known: {', '.join(ALL)}")
+    return ALL[name]
+
+
+def attention(
+    shape: Shape, dtype: str, rounds: int, *, impl: str | None = None, done: Callable = lambda count: None
+) -> dict[str, Any]:
+    """Time ragged attention of a shape.
 
     Args:
-        name: a key of `kvjax.kernels.ragged_attention.shapes.ALL`.
+        shape: lengths of the regions, query heads, new tokens, head dimension.
         dtype: of queries, keys and values.
         rounds: times each piece of work runs; medians are reported.
         impl: which implementation; None lets the library choose.
@@ -26,17 +35,14 @@ def attention(name: str, dtype: str, rounds: int, *, impl: str | None = None, do
         milliseconds by piece, bytes read, GB/s, the share of the plain sum's bandwidth that attention reaches.
 
     Raises:
-        ValueError: unknown shape or implementation.
+        ValueError: unknown implementation.
     """
-    if name not in ALL:
-        raise ValueError(f"unknown shape {name!r}; known: {', '.join(ALL)}")
-    shape = ALL[name]
     ragged, dense, total = _ragged(shape, dtype, impl), _dense(shape, dtype), _sum(shape, dtype)
     seconds = interleaved({"ragged": ragged, "dense, padded to the widest": dense, "plain sum": total}, rounds, done=done)
     read = 2 * int(np.sum(shape.lengths)) * shape.d * jnp.dtype(dtype).itemsize
     times = {piece: summary(values) for piece, values in seconds.items()}
     rate = {piece: read / times[piece]["median"] / 1e9 for piece in ("ragged", "plain sum")}
-    words = f"{name}: lengths {shape.lengths}, {shape.g} queries a head, {shape.t} new, d {shape.d}"
+    words = f"lengths {shape.lengths}, {shape.g} queries a head, {shape.t} new, d {shape.d}"
     return conditions("attention", dtype, words) | {
         "seconds": times,
         "bytes": read,

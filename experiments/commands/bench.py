@@ -29,9 +29,11 @@ def attention(
 ) -> None:
     """Ragged attention, dense attention of the same shape, and a plain sum over the same bytes."""
     from experiments.bench.attention import attention as bench
+    from experiments.bench.attention import shape_of
 
+    found = shape_of(shape)
     with _measuring("attention", 3 * (rounds + 1)) as done:
-        result = bench(shape, dtype, rounds, impl=impl, done=done)
+        result = bench(found, dtype, rounds, impl=impl, done=done)
     _show(result, json_file)
 
 

@@ -24,6 +24,7 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert result["bytes"] == 2 * 3 * 819 * 64 * 4 and result["seconds"]["ragged"]["count"] == 2
 
 
+@pytest.mark.slow
 def test_decode_and_prefill_say_that_there_are_no_peers(cli, tmp_path, haystack_file):
     words = ["--model", "toy", "--context", 100, "--rounds", 1, "--text", haystack_file, "--json", tmp_path / "d.json"]
     for name in ("decode", "prefill"):
@@ -33,6 +34,7 @@ def test_decode_and_prefill_say_that_there_are_no_peers(cli, tmp_path, haystack_
         assert "no peers measured" in result["peers"] and "no peers measured" in out and result["ratios"]
 
 
+@pytest.mark.slow
 def test_sweep_times_every_prompt(talker):
     from experiments.bench.sweep import sweep
     from tests.experiments.conftest import TEXT

@@ -92,6 +92,7 @@ BAD = [
     (["show", "--model", "toy", "--policy", "full", "--prompt", "hello", "--out", "/no/page.html"], "/no/page.html"),
     (["bench", "attention", "--shape", "round"], "unknown shape 'round'"),
     (["bench", "decode", "--context", "99999999"], "beyond the"),
+    (["bench", "attention", "--dtype", "int3"], "int3"),
     (["bench"], "Missing command"),
     (["frobnicate"], "frobnicate"),
 ]

@@ -65,7 +65,7 @@ def test_one_prompt_alone_still_reports(cli, tmp_path):
     file.write_text("".join(json.dumps(r) + "\n" for r in rows() if r["prompt"] == 0))
     code, out, err = cli("report", file, "--out", tmp_path, "--json", tmp_path / "r.json")
     assert code == 0, err
-    assert "3.100 (+0.100 ) n=1" not in out and "nan" not in out
+    assert "| 3.100 (+0.100) n=1 |" in out and "| 3.000 n=1 |" in out
 
 
 def test_report_of_something_else_is_one_line(cli, tmp_path):

@@ -3,6 +3,8 @@
 import hashlib
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import kvjax
@@ -64,8 +66,6 @@ def test_the_answer_is_judged_as_text_after_the_prefix(talker, haystack):
 
 
 def test_perplexity_of_a_full_cache_is_the_models_own(talker, haystack):
-    import jax
-
     example = next(ppl.examples(talker, 64, 1, 0, haystack=haystack))
     full = kvjax.methods.full()
     pre = kvjax.prefill(talker, list(example.context), needs=frozenset())
@@ -74,7 +74,7 @@ def test_perplexity_of_a_full_cache_is_the_models_own(talker, haystack):
     everything = list(example.context + example.answer)
     logits = kvjax.prefill(talker, everything, needs=frozenset(), all_logits=True).rows[0].all_logits
     logp = jax.nn.log_softmax(logits[63 : len(everything) - 1])
-    want = -float(logp[range(256), list(example.answer)].mean())
+    want = -float(logp[jnp.arange(256), jnp.asarray(example.answer)].mean())
     assert [g["nll"] for g in grades] == pytest.approx([want, want], abs=1e-4)
 
 

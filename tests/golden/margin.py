@@ -51,7 +51,7 @@ def _close(kept: np.ndarray, score: np.ndarray, group: np.ndarray) -> np.ndarray
     if not inside.size or not outside.size:
         return np.zeros_like(kept)
     low, high, noise = inside.min(), outside.max(), NOISE * np.abs(outside).max()
-    if low - high >= noise and low > high:
+    if low != high and abs(low - high) >= noise:
         return np.zeros_like(kept)
     return group & (score >= low - noise) & (score <= high + noise)
 

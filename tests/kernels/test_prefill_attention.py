@@ -10,7 +10,7 @@ from kvjax.kernels.prefill_attention import api, xla
 
 from . import oracle
 
-#: (b, h, g, t, n, d), offset, window. Blocks are 128 rows by 512 keys, or what xla.Config says.
+#: (b, h, g, t, n, d), offset, window. Tiles are what xla.Config says: 512 positions by 512 keys.
 CASES = {
     "one token": ((1, 1, 1, 1, 1, 8), 0, None),
     "short": ((2, 2, 3, 13, 13, 16), 0, None),
@@ -20,6 +20,7 @@ CASES = {
     "chunk in the middle": ((1, 1, 3, 130, 1100, 8), 511, None),
     "one row at the end": ((1, 2, 1, 1, 1025, 8), 1024, None),
     "window of one": ((1, 1, 1, 40, 40, 8), 0, 1),
+    "more heads than a tile's rows": ((1, 1, 16, 230, 240, 8), 3, None),
     "window": ((1, 2, 2, 300, 300, 8), 0, 37),
     "window over a chunk": ((1, 1, 2, 150, 1100, 8), 900, 600),
     "window wider than the prompt": ((1, 1, 2, 150, 150, 8), 0, 4000),
@@ -61,7 +62,7 @@ def test_matches_float64(impl, case, dtype):
 @pytest.mark.parametrize("window", [None, 11])
 def test_any_tiling_is_the_same_function(tile, window):
     q, k, v = make((1, 2, 2, 45, 90, 8), "float32")
-    config = xla.Config(*tile)
+    config = xla.Config(tile[0], 1536, tile[1])
     for offset in (0, 20, 45):
         out, lse, sums = oracle.prefill(*map(np.asarray, (q, k, v)), offset=offset, window=window, length=[offset + 40])
         got, got_lse = xla.attention(q, k, v, offset, window=window, config=config)

@@ -1,7 +1,7 @@
 """Prefill attention in plain XLA: loops over tiles of queries by keys, online softmax in float32.
 
 Trip counts are data (they follow `offset`), so blocks above the diagonal or outside the window are never computed, and
-only the blocks that the diagonal or the window's edge crosses are masked. A tile is g*q_block by k_block scores.
+only the blocks that the diagonal or the window's edge crosses are masked. A tile's temporaries are all there is beside operands and results.
 """
 
 import dataclasses
@@ -19,9 +19,13 @@ LOW = -1e30
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Tiling: query rows (of each of the g heads) and keys of one tile of scores."""
+    """Tiling: most query positions, most query rows (positions by g heads) and most keys of a tile of scores.
+
+    The default tile is 3 MB of scores, near the second-level cache of two cores.
+    """
 
     q_block: int = 512
+    rows: int = 1536
     k_block: int = 512
 
 
@@ -36,8 +40,9 @@ class Tiling:
 
     @classmethod
     def fit(cls, config: Config, q, k, window: int | None) -> "Tiling":
-        rows = min(config.q_block, q.shape[3])
-        return cls(rows, min(config.k_block, k.shape[2]), -(-q.shape[3] // rows), window)
+        g, t = q.shape[2:4]
+        rows = min(config.q_block, max(config.rows // g // 8 * 8, 8), t)
+        return cls(rows, min(config.k_block, k.shape[2]), -(-t // rows), window)
 
 
 @partial(jax.jit, static_argnames=("window", "config"))

@@ -45,8 +45,8 @@ def ragged_attention(
     Raises:
         ValueError: shapes that do not fit, a window below 1, an unknown implementation.
 
-    Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, section 3, with the merge of
-    partial results (their eq. 4) over the parts of a region that different cores read.
+    Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, section 3 (the running
+    maximum and denominator).
     """
     _check(q, k, v, pos, start, length, q_pos, window)
     return _choose(impl).attention(q, k, v, pos, start, length, q_pos, window=window)

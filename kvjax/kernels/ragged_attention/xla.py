@@ -1,8 +1,8 @@
-"""Ragged attention in plain XLA: loops over the blocks of slots that regions use, online softmax in float32.
+"""Ragged attention in plain XLA: a loop over regions, and in it one over the blocks of slots a region uses.
 
-Lengths are data: a region of n slots costs its blocks and no more, whatever the other regions hold. The blocks of all
-regions, in order, are cut into `parts` equal runs, each a loop of its own that XLA:CPU runs on a core of its own;
-what two parts found in one region is merged by the log-sum-exp of each (split KV).
+Lengths are data: a region of n slots costs ceil(n / block) blocks, whatever the other regions hold. One loop, not one a
+core: XLA:CPU lets the bodies of independent loops share temporaries, which makes it run them one after the other (so two
+half loops gain nothing), while the products inside a block already use both cores.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int32
 
 #: Below every score, and finite: a row that has seen nothing yet gives exp(-inf - LOW) = 0 and not NaN.
 LOW = -1e30
@@ -20,40 +20,55 @@ LOW = -1e30
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Tiling: slots of a block (at most the pool's slack) and independent loops (cores)."""
+    """Tiling: slots of a block, at most the slack at the pool's end. 128 to 512 differ by less than 10%."""
 
     block: int = 256
-    parts: int = 2
 
 
 @partial(jax.jit, static_argnames=("window", "config"))
 def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config: Config = Config()):
     """See `api.ragged_attention`."""
-    b, h, g, t, d = q.shape
-    queries = q.reshape(b * h, g * t, d).astype(jnp.float32) / math.sqrt(d)
-    regions = start.reshape(-1), length.reshape(-1), jnp.repeat(q_pos, h, axis=0)
-    read = partial(_attend_block, (k, v, pos if t > 1 or window is not None else None), window, config.block)
-    parts = [_run(read, queries, regions, part, config) for part in range(config.parts)]
-    out, lse = _merge(*(jnp.stack(x) for x in zip(*parts, strict=True)))
+    seen_pos = pos if q.shape[3] > 1 or window is not None else None
+    fold = partial(_attend_block, (k, v, seen_pos), window, config.block)
+
+    def region(args):
+        rows, start, length, q_pos = args
+        carry = jnp.full(rows.shape[0], LOW), jnp.zeros(rows.shape[0]), jnp.zeros(rows.shape)
+        blocks = -(-length // config.block)
+        return _finish(*lax.fori_loop(0, blocks, partial(fold, rows, start, length, q_pos), carry))
+
+    out, lse = lax.map(region, _regions(q, start, length, q_pos))
     return out.reshape(q.shape).astype(q.dtype), lse.reshape(q.shape[:-1])
 
 
-def _run(read, queries: Float[Array, "x r d"], regions, part: int, config: Config):
-    """One part's share of the blocks: (high [x r], total [x r], out [x r d]) of every region, unnormalised."""
-    start, length, q_pos = regions
-    blocks = -(-length // config.block)
-    after = jnp.cumsum(blocks)
-    begin = after[-1] * part // config.parts
-    stop = after[-1] * (part + 1) // config.parts
-    low = jnp.clip(begin - after + blocks, 0, blocks)
-    high = jnp.clip(stop - after + blocks, 0, blocks)
+@partial(jax.jit, static_argnames=("cap", "window", "config"))
+def probs(q, k, pos, start, length, q_pos, lse, *, cap: int, window: int | None, config: Config = Config()):
+    """See `api.ragged_probs`."""
+    b, h, g, t, d = q.shape
+    block = config.block
+    seen_pos = pos if t > 1 or window is not None else None
 
     def region(args):
-        rows, start, length, q_pos, low, high = args
-        carry = jnp.full(rows.shape[0], LOW), jnp.zeros(rows.shape[0]), jnp.zeros(rows.shape)
-        return lax.fori_loop(low, high, partial(read, rows, start, length, q_pos), carry)
+        (rows, start, length, q_pos), lse = args
 
-    return lax.map(region, (queries, start, length, q_pos, low, high))
+        def fill(index, out):
+            held = jnp.arange(block) < length - index * block
+            scores = _scores(rows, k, seen_pos, start + index * block, held, q_pos, window)
+            return lax.dynamic_update_slice(out, jnp.exp(scores - lse[:, None]), (0, index * block))
+
+        blocks = -(-jnp.minimum(length, cap) // block)
+        width = -(-cap // block) * block
+        return lax.fori_loop(0, blocks, fill, jnp.zeros((rows.shape[0], width)))[:, :cap]
+
+    flat_lse = jnp.maximum(lse.reshape(b * h, g * t), LOW)
+    return lax.map(region, (_regions(q, start, length, q_pos), flat_lse)).reshape(b, h, g, t, cap)
+
+
+def _regions(q: Float[Array, "b h g t d"], start: Int32[Array, "b h"], length: Int32[Array, "b h"], q_pos):
+    """Operands by region: scaled float32 rows [b*h, g*t, d], start, length [b*h] and query positions [b*h, t]."""
+    b, h, g, t, d = q.shape
+    rows = q.reshape(b * h, g * t, d).astype(jnp.float32) / math.sqrt(d)
+    return rows, start.reshape(-1), length.reshape(-1), jnp.repeat(q_pos, h, axis=0)
 
 
 def _attend_block(pool, window, block, rows, start, length, q_pos, index, carry):
@@ -85,35 +100,8 @@ def _scores(rows, k, pos, at, held, q_pos, window):
     return jnp.where(seen, scores, -jnp.inf)
 
 
-def _merge(high: Float[Array, "p x r"], total: Float[Array, "p x r"], out: Float[Array, "p x r d"]):
-    """One softmax from the parts': (out [x r d], lse [x r]); 0 and -inf where no part saw a slot."""
-    top = high.max(axis=0)
-    share = jnp.exp(high - top)
-    total = (share * total).sum(axis=0)
-    out = (share[..., None] * out).sum(axis=0) / jnp.where(total > 0, total, 1.0)[..., None]
-    return out, jnp.where(total > 0, top + jnp.log(total), -jnp.inf)
-
-
-@partial(jax.jit, static_argnames=("cap", "window", "config"))
-def probs(q, k, pos, start, length, q_pos, lse, *, cap: int, window: int | None, config: Config = Config()):
-    """See `api.ragged_probs`."""
-    b, h, g, t, d = q.shape
-    block = config.block
-    width = -(-cap // block) * block
-    queries = q.reshape(b * h, g * t, d).astype(jnp.float32) / math.sqrt(d)
-    seen_pos = pos if t > 1 or window is not None else None
-
-    def region(args):
-        rows, lse, start, length, q_pos = args
-
-        def fill(index, out):
-            held = jnp.arange(block) < length - index * block
-            scores = _scores(rows, k, seen_pos, start + index * block, held, q_pos, window)
-            return lax.dynamic_update_slice(out, jnp.exp(scores - lse[:, None]), (0, index * block))
-
-        blocks = -(-jnp.minimum(length, cap) // block)
-        return lax.fori_loop(0, blocks, fill, jnp.zeros((rows.shape[0], width)))[:, :cap]
-
-    flat_lse = jnp.maximum(lse.reshape(b * h, g * t), LOW)
-    args = queries, flat_lse, start.reshape(-1), length.reshape(-1), jnp.repeat(q_pos, h, axis=0)
-    return lax.map(region, args).reshape(b, h, g, t, cap)
+def _finish(high: Float[Array, " r"], total: Float[Array, " r"], out: Float[Array, "r d"]):
+    """(out, lse) from a running softmax; 0 and -inf for rows that saw no slot."""
+    seen = total > 0
+    out = out / jnp.where(seen, total, 1.0)[:, None]
+    return out, jnp.where(seen, high + jnp.log(total), -jnp.inf)

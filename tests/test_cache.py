@@ -1,0 +1,66 @@
+"""Bytes: what is allocated, what is alive, what is in use."""
+
+import gc
+
+import jax
+import numpy as np
+import pytest
+
+import kvjax
+from tests.conftest import ids_of, policy_of
+
+
+def live_bytes() -> int:
+    gc.collect()
+    return sum(x.nbytes for x in jax.live_arrays())
+
+
+def test_released_prefill_leaves_the_cache_and_nothing_else(lm):
+    before = live_bytes()
+    pre = kvjax.prefill(lm, ids_of(500, 3))
+    cache = kvjax.compress(pre, policy_of("adakv", 100))
+    del pre
+    grown = live_bytes() - before
+    assert abs(grown - cache.nbytes - cache.logits.nbytes) <= 0.02 * cache.nbytes
+
+
+def test_head_budgets_free_real_bytes(lm):
+    """Ragged heads at a mean budget take what uniform heads take: nothing is padded to the widest head."""
+    pre = kvjax.prefill(lm, ids_of(900, 3))
+    ragged, even = (kvjax.compress(pre, policy_of(n, 200)) for n in ("adakv", "snapkv"))
+    assert ragged.lengths.std() > 5 and even.lengths.std() == 0
+    assert ragged.nbytes == even.nbytes
+    exact = even.lengths.sum() * even.slot_nbytes
+    assert even.nbytes <= 1.15 * exact + 512 * even.slot_nbytes
+
+
+def test_room_is_counted_apart(pre):
+    tight = kvjax.compress(pre, policy_of("snapkv"))
+    roomy = kvjax.compress(pre, policy_of("snapkv"), room=64)
+    assert tight.room_nbytes <= 7 * 6 * tight.slot_nbytes
+    assert roomy.room_nbytes >= 64 * 6 * roomy.slot_nbytes and (roomy.lengths == tight.lengths).all()
+
+
+def test_decoding_makes_room_for_what_it_adds_and_no_more(lm, pre):
+    policy = policy_of("snapkv")
+    out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=16, stop=())
+    assert out.cache.room_nbytes <= 7 * 6 * out.cache.slot_nbytes
+    streaming = policy_of("streaming_llm")
+    out = kvjax.decode(lm, kvjax.compress(pre, streaming), streaming, max_new_tokens=200, stop=())
+    assert (np.asarray(out.cache.capacity) <= 48).all()
+
+
+def test_kept_checks_its_layer(pre):
+    cache = kvjax.compress(pre, policy_of("snapkv"))
+    with pytest.raises(IndexError, match="layers 0 to 2"):
+        cache.kept(3)
+    assert len(cache.kept(-1)) == 1
+
+
+def test_stack_needs_caches_of_one_shape(pre):
+    plain = kvjax.compress(pre, policy_of("snapkv"))
+    cast = kvjax.compress(pre, policy_of("snapkv").replace(encode=kvjax.encode.Cast("float16")))
+    with pytest.raises(ValueError, match="cannot share a pool"):
+        kvjax.stack([plain, cast])
+    with pytest.raises(ValueError, match="at least one"):
+        kvjax.stack([])

@@ -1,0 +1,133 @@
+"""Bad input is refused before anything is traced, with what was expected, what came and what to do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kvjax
+from tests.conftest import compilations, ids_of, policy_of
+
+
+@pytest.mark.parametrize("budget", [0, -3, 0.0, -0.1, 1.5, float("nan"), float("inf"), np.int64(0), np.float32(2.0)])
+def test_budgets_out_of_range(budget):
+    with pytest.raises(ValueError, match="budget"):
+        kvjax.Policy(budget=budget)
+
+
+@pytest.mark.parametrize("budget", [None, "half", True])
+def test_budgets_of_the_wrong_type(budget):
+    with pytest.raises(TypeError, match="budget must be an int"):
+        kvjax.Policy(budget=budget)
+
+
+def test_unknown_method():
+    with pytest.raises(AttributeError, match="nosuchmethod"):
+        kvjax.methods.nosuchmethod  # noqa: B018
+    assert "snapkv" in kvjax.methods.names()
+
+
+@pytest.mark.parametrize(
+    ("slot", "given"),
+    [("score", "snapkv"), ("allocate", kvjax.select.TopK()), ("merge", None), ("when", 3), ("select", kvjax.select.TopK)],
+)
+def test_a_stage_in_the_wrong_slot(slot, given):
+    with pytest.raises(TypeError, match=f"Policy.{slot} must be a "):
+        policy_of("snapkv").replace(**{slot: given})
+
+
+def test_unknown_stage_slot():
+    with pytest.raises(TypeError, match="nosuchstage"):
+        policy_of("snapkv").replace(nosuchstage=1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [([], "empty"), ([[1, 2], []], "prompt 1 is empty"), ([[0] * 1025], "context of 1024"), ([1, 128], "vocabulary of 128")],
+)
+def test_prompts(lm, prompt, message):
+    with compilations() as seen, pytest.raises(ValueError, match=message):
+        kvjax.prefill(lm, prompt)
+    assert seen == []
+
+
+def test_text_where_ids_are_expected(lm):
+    with pytest.raises(TypeError, match="lm.encode"):
+        kvjax.prefill(lm, "hello")
+
+
+def test_a_policy_whose_evidence_was_not_recorded(lm, prompt):
+    pre = kvjax.prefill(lm, prompt, needs=policy_of("snapkv"))
+    with compilations() as seen, pytest.raises(ValueError, match="ColumnSums.*did not record.*needs=policy"):
+        kvjax.compress(pre, policy_of("h2o"))
+    with pytest.raises(ValueError, match="WindowQueries"):
+        kvjax.compress(pre, kvjax.methods.snapkv(window=200))
+    assert seen == []
+
+
+def test_nan_weights(lm, prompt):
+    broken = lm.replace(params={**lm.params, "norm": {"weight": lm.params["norm"]["weight"].at[3].set(jnp.nan)}})
+    with pytest.raises(FloatingPointError, match="NaN or infinite"):
+        kvjax.prefill(broken, prompt)
+
+
+def test_context_overrun_while_decoding(lm):
+    policy = policy_of("snapkv")
+    cache = kvjax.compress(kvjax.prefill(lm, ids_of(1000)), policy)
+    with pytest.raises(ValueError, match="context of 1024"):
+        kvjax.decode(lm, cache, policy, max_new_tokens=64)
+    with pytest.raises(ValueError, match="context of 1024"):
+        kvjax.extend(lm, cache, ids_of(30), policy)
+
+
+def test_a_cache_of_another_policy(lm, pre):
+    cache = kvjax.compress(pre, policy_of("snapkv"))
+    with pytest.raises(ValueError, match="compress with it"):
+        kvjax.decode(lm, cache, policy_of("h2o"))
+
+
+@pytest.mark.parametrize("new", [0, -1, 2.5, True, "many"])
+def test_new_tokens(lm, pre, new):
+    with pytest.raises((ValueError, TypeError), match="max_new_tokens"):
+        kvjax.decode(lm, kvjax.compress(pre, policy_of("snapkv")), policy_of("snapkv"), max_new_tokens=new)
+
+
+def test_things_that_are_not_policies_or_caches(lm, pre):
+    with pytest.raises(TypeError, match="policy"):
+        kvjax.compress(pre, "snapkv")
+    with pytest.raises(TypeError, match="cache"):
+        kvjax.decode(lm, pre, policy_of("snapkv"))
+
+
+def test_a_cache_of_another_model(lm, pre):
+    from models import llama, random
+    from tests.conftest import toy_config
+
+    other = random(llama.config(toy_config(num_hidden_layers=2)))
+    with pytest.raises(ValueError, match="another model"):
+        kvjax.decode(other, kvjax.compress(pre, policy_of("snapkv")), policy_of("snapkv"))
+
+
+def test_chunks(lm, prompt):
+    for chunk in (0, 32, 100):
+        with pytest.raises(ValueError, match="multiple of 64"):
+            kvjax.prefill(lm, prompt, chunk=chunk)
+
+
+def test_extend_rows_must_match(lm, pre):
+    with pytest.raises(ValueError, match="1 rows; got tokens for 2"):
+        kvjax.extend(lm, kvjax.compress(pre, policy_of("full")), [[1], [2]], policy_of("full"))
+
+
+def test_one_token_prompt_works_with_every_method(lm):
+    pre = kvjax.prefill(lm, [7])
+    for name in kvjax.methods.names():
+        out = kvjax.decode(lm, kvjax.compress(pre, policy_of(name)), policy_of(name), max_new_tokens=2, stop=(), return_logits=True)
+        assert jnp.isfinite(out.logits).all()
+
+
+def test_policies_survive_pytree_round_trips():
+    policy = policy_of("adakv")
+    leaves, shape = jax.tree.flatten(policy)
+    assert jax.tree.unflatten(shape, leaves) == policy
+    assert jax.tree.map(lambda x: x, policy) == policy

@@ -1,0 +1,119 @@
+"""Eviction while decoding against slow simulations: the first layer's queries and keys do not depend on what is evicted."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kvjax
+from kvjax.score import AccumulatedAttention, AllMean, NoPool, Recency, WindowAttention
+from kvjax.select import TopK
+from tests.conftest import ids_of
+from tests.reference import streaming
+
+PROMPT, STEPS, BUDGET = 40, 24, 16
+
+
+@pytest.fixture(scope="module")
+def first_layer(lm):
+    """Token ids, and rotated queries [h, g, t, d] and keys [h, t, d] of layer 0 over prompt and continuation."""
+    ids, taken = ids_of(PROMPT + STEPS, 7), {}
+
+    def attend(heads):
+        taken.update(q=np.asarray(heads.q[0]), k=np.asarray(heads.k[0]))
+        return heads.q, None
+
+    positions = jnp.arange(len(ids), dtype=jnp.int32)[None]
+    x = lm.decoder.embed(lm.params, jnp.asarray([ids], jnp.int32))
+    lm.decoder.layer(lm.params["layers"][0], x, positions, attend)
+    return ids, taken["q"], taken["k"]
+
+
+def simulate(first_layer, *, all_heads=False, **how):
+    """What each KV head of layer 0 holds after the last step."""
+    _, q, k = first_layer
+    if all_heads:  # one ranking from the mean of every query head over its own keys
+        rows = [streaming.rows_of(q[h], k[h]) for h in range(2)]
+        row = lambda t, held: np.mean([r(t, held) for r in rows], 0)  # noqa: E731
+        return [streaming.evict_loop(row, PROMPT, STEPS, budget=BUDGET, **how)[-1]] * 2
+    return [streaming.evict_loop(streaming.rows_of(q[h], k[h]), PROMPT, STEPS, budget=BUDGET, **how)[-1] for h in range(2)]
+
+
+def run(lm, ids, policy):
+    cache = kvjax.compress(kvjax.prefill(lm, ids[:PROMPT]), policy)
+    for token in ids[PROMPT:]:
+        cache = kvjax.extend(lm, cache, [token], policy).cache
+    return cache
+
+
+CASES = {
+    "h2o": (
+        kvjax.Policy(score=AccumulatedAttention(), select=TopK(recent=4), when=kvjax.Every(1), budget=BUDGET),
+        dict(score=streaming.by_accumulated, recent=4),
+    ),
+    "h2o every 5, prompt whole": (
+        kvjax.Policy(
+            score=AccumulatedAttention(), select=TopK(sinks=2, recent=4), when=kvjax.Every(5, after_prefill=False), budget=BUDGET
+        ),
+        dict(score=streaming.by_accumulated, sinks=2, recent=4, every=5, after_prefill=False),
+    ),
+    "streaming": (
+        kvjax.Policy(score=Recency(), select=TopK(sinks=3), when=kvjax.Every(1), budget=BUDGET),
+        dict(score=streaming.by_recency, sinks=3),
+    ),
+    "tova": (
+        kvjax.Policy(
+            score=WindowAttention(window=1, pool=NoPool(), heads=AllMean()), when=kvjax.Every(1), budget=BUDGET
+        ),
+        dict(score=streaming.by_last_row, all_heads=True),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_first_layer_holds_what_the_simulation_holds(lm, first_layer, case):
+    policy, how = CASES[case]
+    cache = run(lm, first_layer[0], policy)
+    for got, want in zip(cache.kept(0)[0], simulate(first_layer, **how), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_streaming_methods_hold_sinks_and_recent_in_every_layer(lm, first_layer):
+    cache = run(lm, first_layer[0], kvjax.methods.streaming_llm(budget=BUDGET, sinks=4))
+    for layer in range(3):
+        for kept in cache.kept(layer)[0]:
+            assert kept.tolist() == [0, 1, 2, 3, *range(PROMPT + STEPS - 12, PROMPT + STEPS)]
+    window = run(lm, first_layer[0], kvjax.methods.local_window(budget=BUDGET))
+    assert window.kept(2)[0][1].tolist() == list(range(PROMPT + STEPS - BUDGET, PROMPT + STEPS))
+
+
+def test_slots_stay_aligned_through_evictions(lm, first_layer):
+    """After any number of evictions the key in a slot is the key computed for the slot's position (layer 0)."""
+    ids, _, k = first_layer
+    for name in ("h2o", "tova", "streaming_llm"):
+        cache = run(lm, ids, getattr(kvjax.methods, name)(budget=BUDGET))
+        for h in range(2):
+            start, length = int(cache.start[0, 0, h]), int(cache.length[0, 0, h])
+            pos = np.asarray(cache.pos[start : start + length])
+            np.testing.assert_allclose(cache.k[start : start + length], k[h, pos], atol=1e-5)
+
+
+def test_statistics_move_with_their_slots(lm, first_layer):
+    """H2O's mass equals the sum of every attention row over what was held when it was paid."""
+    ids, q, k = first_layer
+    policy = kvjax.Policy(score=AccumulatedAttention(), when=kvjax.Every(1), budget=1000)
+    cache = run(lm, ids, policy)
+    row = streaming.rows_of(q[1], k[1])
+    total = np.zeros(PROMPT + STEPS)
+    for t in range(PROMPT + STEPS):
+        total[: t + 1] += row(t, np.arange(t + 1))
+    start = int(cache.start[0, 0, 1])
+    np.testing.assert_allclose(cache.stats["mass"][start : start + PROMPT + STEPS], total, rtol=1e-4)
+
+
+def test_every_k_counts_blocks_of_known_tokens(lm, first_layer):
+    policy = kvjax.methods.streaming_llm(budget=BUDGET).replace(when=kvjax.Every(8))
+    cache = kvjax.compress(kvjax.prefill(lm, first_layer[0][:PROMPT]), policy)
+    three = kvjax.extend(lm, cache, first_layer[0][PROMPT : PROMPT + 3], policy).cache
+    assert (three.lengths == BUDGET + 3).all()
+    ten = kvjax.extend(lm, three, first_layer[0][PROMPT + 3 : PROMPT + 10], policy).cache
+    assert (ten.lengths == BUDGET).all()
