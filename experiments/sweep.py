@@ -132,12 +132,12 @@ def measure(lm: Any, task: Task, example: Example, cells: Sequence[Named], *, ne
 def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
     """Cells that decode alike, in groups of at most `size` and of nearly equal size, since each size is a program.
 
-    A policy that evicts while decoding stands alone.
+    Budgets are data, so the cells of a policy that evicts while decoding share a batch too.
     """
     alike = lambda cell: repr((cell.policy.decoding(), cell.policy.encode, cell.policy.retrieve))  # noqa: E731
     for _, found in groupby(sorted(cells, key=alike), key=alike):
         group = list(found)
-        step = 1 if group[0].policy.when.decoding else -(-len(group) // -(-len(group) // size))
+        step = -(-len(group) // -(-len(group) // size))
         yield from (group[i : i + step] for i in range(0, len(group), step))
 
 

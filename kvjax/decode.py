@@ -17,7 +17,7 @@ from kvjax.layout import resize
 from kvjax.policy import Policy
 from kvjax.sample import Greedy
 from kvjax.step import Spec, run_tokens, step
-from kvjax.types import size_class
+from kvjax.types import ALIGN, size_class
 
 
 @struct.dataclass
@@ -51,27 +51,23 @@ def _power_of_two(n: int) -> int:
     return 1 << max(6, (int(n) - 1).bit_length())
 
 
-def make_room(cache: KVCache, policy: Policy, new_tokens: int, reserve: int | float | None = None) -> tuple[KVCache, int]:
-    """The cache with room for `new_tokens` more a head, and the slots a policy's view is padded to (0 if it never evicts).
+def make_room(
+    cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1, reserve: int | float | None = None
+) -> tuple[KVCache, int]:
+    """The cache with room for `new_tokens` more a head, fed `block` at a time, and the slots a policy's view is padded to.
 
-    A policy that evicts needs room only up to its next eviction.
+    A policy that evicts needs room only up to its next eviction; one that never does has a view of 0 slots.
     """
     length, budget = cache.lengths, np.asarray(cache.budget)
-    room = policy.when.room(new_tokens)
-    if policy.when.decoding:
-        grown = np.maximum(length, np.minimum(budget, length + new_tokens))
-        capacity = np.minimum(grown + room, length + new_tokens)
-    else:
-        capacity = length + room
-    slots = 0
+    room = policy.when.room(new_tokens, block)
+    evicts = policy.when.decoding
+    fullest = np.maximum(length, np.minimum(budget, length + new_tokens)) if evicts else length
+    capacity = np.minimum(fullest + room, length + new_tokens)
+    widest, slots = int(capacity.max()), 0
     if reserve is not None:
-        widest = Policy(budget=reserve).total(int(np.asarray(cache.position).max())) + new_tokens
-        slots = (widest + 8) * length.size
-        capacity_cap = max(int(capacity.max()), widest)
-    else:
-        capacity_cap = int(capacity.max())
-    cap = _power_of_two(capacity_cap) if policy.when.decoding else 0
-    return resize(cache, capacity, slots), cap
+        most = Policy(budget=reserve).total(int(np.asarray(cache.position).max())) + new_tokens
+        widest, slots = max(widest, most), (most + ALIGN) * length.size
+    return resize(cache, capacity, slots), _power_of_two(widest) if evicts else 0
 
 
 def _spec(lm, policy: Policy, cap: int) -> Spec:
@@ -169,7 +165,7 @@ def decode(
     _check(lm, cache, policy, new)
     if sampler.random and key is None:
         raise ValueError(f"{type(sampler).__name__} draws tokens at random: pass key=jax.random.key(seed)")
-    roomy, cap = make_room(cache, policy, new, reserve)
+    roomy, cap = make_room(cache, policy, new, reserve=reserve)
     key = jax.random.key(0) if key is None else key
     began = time.perf_counter()
     end = _loop(
@@ -219,7 +215,7 @@ def _read(spec: Spec, params, cache: KVCache, tokens, count, *, keep_logits: boo
     return cache, spec.decoder.unembed(params, x) if keep_logits else None
 
 
-def extend(lm, cache: KVCache, ids: Any, policy: Policy, *, return_logits: bool = False, block: int = 512) -> Extended:
+def extend(lm, cache: KVCache, ids: Any, policy: Policy, *, return_logits: bool = False, block: int = 512, reserve: Any = None) -> Extended:
     """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
 
     Each token attends to everything held and to the tokens before it. A policy that evicts while decoding evicts after each
@@ -228,7 +224,8 @@ def extend(lm, cache: KVCache, ids: Any, policy: Policy, *, return_logits: bool 
     Args:
         ids: token ids, or a list of rows of them, one for each row of the cache; rows may differ in length.
         return_logits: keep the logits after each token, float32 [B, t, V].
-        block: most tokens run at once (padded to a power of two).
+        block: most tokens run at once (padded to a size class).
+        reserve: a budget whose size class the pool gets at least, as in `compress`.
     """
     rows = as_rows(ids)
     if len(rows) != cache.position.shape[0]:
@@ -240,7 +237,7 @@ def extend(lm, cache: KVCache, ids: Any, policy: Policy, *, return_logits: bool 
     table = np.zeros((len(rows), int(counts.max())), np.int32)
     for r, row in enumerate(rows):
         table[r, : len(row)] = row
-    cache, cap = make_room(cache, policy, table.shape[1])
+    cache, cap = make_room(cache, policy, table.shape[1], block=min(block, table.shape[1]), reserve=reserve)
     logits = []
     for at in range(0, table.shape[1], block):
         part = table[:, at : at + block]

@@ -31,8 +31,8 @@ class Every(Schedule):
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "b h"]:
         return (held > budget) & (steps // self.k > (steps - new) // self.k)[:, None]
 
-    def room(self, new_tokens: int) -> int:
-        return min(int(self.k), new_tokens)
+    def room(self, new_tokens: int, block: int) -> int:
+        return min(int(self.k) - 1 + block, new_tokens)
 
 
 @struct.dataclass
@@ -52,5 +52,5 @@ class WhenFull(Schedule):
         del steps, new
         return held >= budget + jnp.maximum(self.slack, 1)
 
-    def room(self, new_tokens: int) -> int:
-        return min(max(int(self.slack), 1), new_tokens)
+    def room(self, new_tokens: int, block: int) -> int:
+        return min(max(int(self.slack), 1) - 1 + block, new_tokens)

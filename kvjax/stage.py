@@ -93,6 +93,7 @@ class Schedule:
         """Which heads are cut back to their budget after a step; `steps` counts a row's tokens since the prompt, the `new` ones included."""
         raise NotImplementedError(f"{type(self).__name__} never evicts while decoding")
 
-    def room(self, new_tokens: int) -> int:
-        """Slots a head needs above its budget to take `new_tokens` more tokens."""
+    def room(self, new_tokens: int, block: int) -> int:
+        """Slots a head needs above its budget to take `new_tokens` more tokens, `block` at a time."""
+        del block
         return new_tokens

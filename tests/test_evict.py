@@ -117,3 +117,17 @@ def test_every_k_counts_blocks_of_known_tokens(lm, first_layer):
     assert (three.lengths == BUDGET + 3).all()
     ten = kvjax.extend(lm, three, first_layer[0][PROMPT + 3 : PROMPT + 10], policy).cache
     assert (ten.lengths == BUDGET).all()
+
+
+@pytest.mark.parametrize("when", [kvjax.Every(1), kvjax.Every(7), kvjax.WhenFull(5)])
+def test_a_block_longer_than_the_room_between_evictions_stays_in_its_region(lm, when):
+    policy = kvjax.methods.streaming_llm(budget=40).replace(when=when)
+    cache = kvjax.compress(kvjax.prefill(lm, [ids_of(200, 1), ids_of(150, 2)]), policy)
+    read = kvjax.extend(lm, cache, [ids_of(60, 3), ids_of(44, 4)], policy).cache
+    read = kvjax.decode(lm, read, policy, max_new_tokens=9, stop=()).cache
+    for row, end in enumerate([269, 203]):
+        for layer in range(3):
+            for h in range(2):
+                kept = read.kept(layer)[row][h]
+                assert len(kept) >= 40 and kept[:4].tolist() == [0, 1, 2, 3]
+                assert kept[4:].tolist() == list(range(end - len(kept) + 4, end))

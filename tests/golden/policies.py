@@ -57,7 +57,7 @@ DECODING_SCORERS = {"KnormPress", "StreamingLLMPress", "TOVAPress", "KeyDiffPres
 
 
 def press_of(cell: Cell) -> tuple[str, str | None]:
-    """"A(B)" → (B, A), "B" → (B, None): the scoring press and the wrapper around it."""
+    """ "A(B)" → (B, A), "B" → (B, None): the scoring press and the wrapper around it."""
     found = re.match(r"(\w+)(?:\((\w+)\))?", cell.spec.get("cls", ""))
     outer, inner = found.groups() if found else ("", None)
     return (inner, outer) if inner else (outer, None)

@@ -28,11 +28,15 @@ def test_ties_at_the_threshold_are_not_compared():
 
 def test_heads_that_share_a_threshold_are_judged_together():
     scores = np.array([[9, 8, 7, 1], [3, 2, 7, 0.5]], np.float32)[None, None]
-    keep = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], bool)[None, None]
-    expected = [[True, True, False, True], [True, True, False, True]]
-    assert decided(keep, scores, None, shared=True)[0, 0].tolist() != decided(keep, scores, None)[0, 0].tolist()
     keep = np.array([[1, 1, 1, 0], [0, 0, 0, 0]], bool)[None, None]
+    expected = [[True, True, False, True], [True, True, False, True]]
     assert decided(keep, scores, None, shared=True)[0, 0].tolist() == expected
+    assert decided(keep, scores, None).all()
+
+
+def test_a_record_at_odds_with_its_scores_is_no_tie():
+    keep = one_head([0, 1, 1, 0]).astype(bool)
+    assert decided(keep, one_head([4, 3, 2, 1]), None).all()
 
 
 def test_forced_entries_do_not_set_the_threshold():

@@ -28,10 +28,16 @@ def test_beta_one_is_uniform():
     assert list(pyramid_exact(5, 24, 100, window=4, beta=1)) == [24] * 5
 
 
-@pytest.mark.parametrize("share, beta, budgets", [
-    (0.25, 2, [36, 24, 12]), (0.5, 2, [72, 48, 24]), (0.75, 2, [88, 72, 56]), (0.25, 20, [24, 24, 24]),
-    (0.5, 20, [88, 48, 8]),
-])
+@pytest.mark.parametrize(
+    "share, beta, budgets",
+    [
+        (0.25, 2, [36, 24, 12]),
+        (0.5, 2, [72, 48, 24]),
+        (0.75, 2, [88, 72, 56]),
+        (0.25, 20, [24, 24, 24]),
+        (0.5, 20, [88, 48, 8]),
+    ],
+)
 def test_pyramid_rounded(share, beta, budgets):
     assert list(pyramid_rounded(3, share, 96, window=8, beta=beta)) == budgets
 

@@ -29,18 +29,26 @@ def test_e2_h2o_sum_and_visible_mean():
     assert list(top_k(mean, 3, recent)) == [1, 3, 4]
 
 
-@pytest.mark.parametrize("last, kept", [
-    ([[0.10, 0.30, 0.05, 0.35, 0.20], [0.34, 0.02, 0.24, 0.10, 0.30]], [0, 3, 4]),
-    ([[0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.1]], [0, 1, 2]),
-])
+@pytest.mark.parametrize(
+    "last, kept",
+    [
+        ([[0.10, 0.30, 0.05, 0.35, 0.20], [0.34, 0.02, 0.24, 0.10, 0.30]], [0, 3, 4]),
+        ([[0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.1]], [0, 1, 2]),
+    ],
+)
 def test_e4_tova_one_set_for_all_heads(last, kept):
     scores = all_mean(np.array(last)[:, None])
     assert [list(top_k(row, 3)) for row in scores] == [kept, kept]
 
 
-@pytest.mark.parametrize("pool, kept", [
-    (avg_pool, [0, 1, 2, 6, 7]), (max_pool, [0, 1, 2, 6, 7]), (no_pool, [1, 4, 5, 6, 7]),
-])
+@pytest.mark.parametrize(
+    "pool, kept",
+    [
+        (avg_pool, [0, 1, 2, 6, 7]),
+        (max_pool, [0, 1, 2, 6, 7]),
+        (no_pool, [1, 4, 5, 6, 7]),
+    ],
+)
 def test_e8_snapkv(pool, kept):
     rows = np.zeros((1, 1, 2, 8))
     rows[0, 0, :, :6] = [[0.05, 0.30, 0.02, 0.03, 0.20, 0.05], [0.05, 0.20, 0.04, 0.01, 0.10, 0.10]]
@@ -50,9 +58,13 @@ def test_e8_snapkv(pool, kept):
     assert list(top_k(np.append(scores, [0, 0]), 5, sinks_and_recent(8, recent=2))) == kept
 
 
-@pytest.mark.parametrize("covariance, expected, order", [
-    (True, [0.3941, 0.5210, 0.0958, 0.1248], [1, 0]), (False, [0.5052, 0.2457, 0.1228, 0.1246], [0, 1]),
-])
+@pytest.mark.parametrize(
+    "covariance, expected, order",
+    [
+        (True, [0.3941, 0.5210, 0.0958, 0.1248], [1, 0]),
+        (False, [0.5052, 0.2457, 0.1228, 0.1246], [0, 1]),
+    ],
+)
 def test_e10_expected_attention(covariance, expected, order):
     keys = np.array([[[2.0, 0], [0, 2], [0, 0], [1, 1]]])
     values = np.array([[[1.0, 0], [2, 0], [0, 1], [0.5, 0]]])

@@ -14,9 +14,7 @@ def ranking(scores: Float[np.ndarray, "n"], protected: Bool[np.ndarray, "n"] | N
     return np.array(sorted(range(n), key=lambda j: (0, -j, 0) if protected[j] else (1, -scores[j], j)), int)
 
 
-def top_k(
-    scores: Float[np.ndarray, "n"], budget: int, protected: Bool[np.ndarray, "n"] | None = None
-) -> Int[np.ndarray, "k"]:
+def top_k(scores: Float[np.ndarray, "n"], budget: int, protected: Bool[np.ndarray, "n"] | None = None) -> Int[np.ndarray, "k"]:
     """The first max(1, budget) of the ranking, ascending: a head never ends up empty."""
     return np.sort(ranking(scores, protected)[: max(1, budget)])
 

@@ -72,7 +72,7 @@ def column_sums(
     """
     _check(q, k, k, window=window)
     if lse.shape != q.shape[:-1]:
-        raise ValueError(f"lse must be {q.shape[:-1]} for q {q.shape}, got {lse.shape}; pass what the attention returned")
+        raise ValueError(f"lse must be {q.shape[:-1]} for q {q.shape}, got {lse.shape}: pass what attention returned")
     if length.shape != q.shape[:1]:
         raise ValueError(f"length must hold one integer a row, {q.shape[:1]}, got shape {length.shape}")
     return _choose(impl).column_sums(q, k, lse, offset, length, window=window)

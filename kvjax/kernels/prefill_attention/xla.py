@@ -1,7 +1,8 @@
 """Prefill attention in plain XLA: loops over tiles of queries by keys, online softmax in float32.
 
 Trip counts are data (they follow `offset`), so blocks above the diagonal or outside the window are never computed, and
-only the blocks that the diagonal or the window's edge crosses are masked. A tile's temporaries are all there is beside operands and results.
+only the blocks that the diagonal or the window's edge crosses are masked. Beside operands and results there is only one
+tile in memory.
 """
 
 import dataclasses
@@ -83,7 +84,7 @@ def column_sums(q, k, lse, offset, length, *, window: int | None, config: Config
     return sums.reshape(k.shape[:3]) / q.shape[2]
 
 
-def _attend(queries: Float[Array, "r d"], keys: Float[Array, "n d"], values: Float[Array, "n d"], first, tiling: Tiling):
+def _attend(queries: Float[Array, "r d"], keys: Float[Array, "n d"], values: Float[Array, "n d"], first, tiling):
     """One tile of query rows against all keys it sees: (out [r d], lse [r]), both float32."""
 
     def fold(block, carry, masked):

@@ -23,8 +23,8 @@ def ragged_attention(
     """Attention of query i of region (b, h) over the slots j in start .. start+length-1 of the pool that it sees.
 
     out_i = sum_j p_ij v_j,  p_ij = exp(s_ij - lse_i),  s_ij = q_i . k_j / sqrt(d),
-    seen: pos_j <= q_pos_i, and pos_j > q_pos_i - window where a window is given. A single query (t = 1) without a window
-    sees every slot of its region: the pool holds its past.
+    seen: pos_j <= q_pos_i, and pos_j > q_pos_i - window where a window is given. A single query (t = 1) without a
+    window sees every slot of its region: the pool holds its past.
 
     Args:
         q: queries, rotated, g per KV head.
@@ -38,9 +38,9 @@ def ragged_attention(
         impl: a key of IMPLEMENTATIONS; None chooses.
 
     Returns:
-        The output in the dtype of q and the log of the softmax denominator in float32; 0 and -inf where nothing is seen.
-        The pool must reach at least 512 slots beyond the last region (`dynamic_slice` clamps: a shifted block would be
-        read as the wrong slots).
+        The output in the dtype of q and the log of the softmax denominator in float32; 0 and -inf where nothing is
+        seen. The pool must reach at least 512 slots beyond the last region (`dynamic_slice` clamps: a shifted block
+        would be read as the wrong slots).
 
     Raises:
         ValueError: shapes that do not fit, a window below 1, an unknown implementation.
@@ -65,7 +65,7 @@ def ragged_probs(
     window: int | None = None,
     impl: str | None = None,
 ) -> Float32[Array, "b h g t cap"]:
-    """The probabilities of `ragged_attention`, padded to `cap` slots a region: p_ij = exp(s_ij - lse_i), 0 beyond length.
+    """The probabilities of `ragged_attention`, padded to `cap` slots a region: p_ij = exp(s_ij - lse_i), else 0.
 
     Args:
         q, k, pos, start, length, q_pos, window, impl: as given to `ragged_attention`.
@@ -80,7 +80,7 @@ def ragged_probs(
     """
     _check(q, k, k, pos, start, length, q_pos, window)
     if lse.shape != q.shape[:-1]:
-        raise ValueError(f"lse must be {q.shape[:-1]} for q {q.shape}, got {lse.shape}; pass what the attention returned")
+        raise ValueError(f"lse must be {q.shape[:-1]} for q {q.shape}, got {lse.shape}: pass what attention returned")
     if cap < 1:
         raise ValueError(f"cap must be at least 1 slot, got {cap}")
     return _choose(impl).probs(q, k, pos, start, length, q_pos, lse, cap=cap, window=window)

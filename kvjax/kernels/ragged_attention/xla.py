@@ -1,8 +1,8 @@
 """Ragged attention in plain XLA: a loop over regions, and in it one over the blocks of slots a region uses.
 
-Lengths are data: a region of n slots costs ceil(n / block) blocks, whatever the other regions hold. One loop, not one a
-core: XLA:CPU lets the bodies of independent loops share temporaries, which makes it run them one after the other (so two
-half loops gain nothing), while the products inside a block already use both cores.
+Lengths are data: a region of n slots costs ceil(n / block) blocks, whatever the other regions hold. One loop, not one
+a core: XLA:CPU lets the bodies of independent loops share temporaries, which makes it run them one after the other, so
+two half loops gain nothing.
 """
 
 import dataclasses
