@@ -88,7 +88,7 @@ def test_real_shapes(name):
     close(got_lse, lse, "float32")
 
 
-@pytest.mark.parametrize("config", [xla.Config(8), xla.Config(100)])
+@pytest.mark.parametrize("config", [xla.Config((8,)), xla.Config((100,)), xla.Config((64, 16), slack=24)])
 @pytest.mark.parametrize("t", [1, 4])
 def test_any_tiling_is_the_same_function(config, t):
     operands = make([[0, 37, 8], [200, 1, 63]], 2, t, 8, "float32", seed=3)

@@ -1,8 +1,9 @@
 """Ragged attention in plain XLA: a loop over regions, and in it one over the blocks of slots a region uses.
 
-Lengths are data: a region of n slots costs ceil(n / block) blocks, whatever the other regions hold. One loop, not one
-a core: XLA:CPU lets the bodies of independent loops share temporaries, which makes it run them one after the other, so
-two half loops gain nothing.
+Lengths are data: a region costs the slots it uses, whatever the other regions hold. Each turn takes the largest block that
+fits what is left: a block of thousands of slots keeps both cores busy inside its two products (8064 slots of a 64-wide head
+run 2.3 times faster than in blocks of 256), while short regions and tails do not read far past their end. One loop, not one
+a core: XLA:CPU lets the bodies of independent loops share temporaries, which makes it run them one after the other.
 """
 
 import dataclasses
@@ -20,22 +21,37 @@ LOW = -1e30
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Tiling: slots of a block, at most the slack at the pool's end. 128 to 512 differ by less than 10%."""
+    """Tiling: block sizes from large to small, and the slack a block may read past its region (the pool keeps as much)."""
 
-    block: int = 256
+    blocks: tuple[int, ...] = (4096, 1024, 256)
+    slack: int = 512
+
+    def kinds(self) -> tuple[tuple[int, int], ...]:
+        """(block, fewest slots left for it) from large to small; whole blocks, which need no mask, only of the largest size."""
+        largest = (self.blocks[0], self.blocks[0])
+        partial_blocks = [(b, max(1, b - self.slack)) for b in self.blocks]
+        return (largest, *partial_blocks[:-1], (self.blocks[-1], 0))
 
 
 @partial(jax.jit, static_argnames=("window", "config"))
 def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config: Config = Config()):
     """See `api.ragged_attention`."""
-    seen_pos = pos if q.shape[3] > 1 or window is not None else None
-    fold = partial(_attend_block, (k, v, seen_pos), window, config.block)
+    pool = k, v, pos if q.shape[3] > 1 or window is not None else None
+    kinds = config.kinds()
+    sizes = jnp.asarray([block for block, _ in kinds])
 
     def region(args):
         rows, start, length, q_pos = args
-        carry = jnp.full(rows.shape[0], LOW), jnp.zeros(rows.shape[0]), jnp.zeros(rows.shape)
-        blocks = -(-length // config.block)
-        return _finish(*lax.fori_loop(0, blocks, partial(fold, rows, start, length, q_pos), carry))
+        branches = [partial(_attend_block, pool, window, block, fewest < block, *args) for block, fewest in kinds]
+
+        def turn(state):
+            done, carry = state
+            kind = sum((length - done < fewest).astype(jnp.int32) for _, fewest in kinds[:-1])
+            return done + sizes[kind], lax.switch(kind, branches, done, carry)
+
+        empty = jnp.full(rows.shape[0], LOW), jnp.zeros(rows.shape[0]), jnp.zeros(rows.shape)
+        _, carry = lax.while_loop(lambda state: state[0] < length, turn, (jnp.int32(0), empty))
+        return _finish(*carry)
 
     out, lse = lax.map(region, _regions(q, start, length, q_pos))
     return out.reshape(q.shape).astype(q.dtype), lse.reshape(q.shape[:-1])
@@ -45,7 +61,7 @@ def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config:
 def probs(q, k, pos, start, length, q_pos, lse, *, cap: int, window: int | None, config: Config = Config()):
     """See `api.ragged_probs`."""
     b, h, g, t, d = q.shape
-    block = config.block
+    block = config.blocks[-1]
     seen_pos = pos if t > 1 or window is not None else None
 
     def region(args):
@@ -53,7 +69,7 @@ def probs(q, k, pos, start, length, q_pos, lse, *, cap: int, window: int | None,
 
         def fill(index, out):
             held = jnp.arange(block) < length - index * block
-            scores = _scores(rows, k, seen_pos, start + index * block, held, q_pos, window)
+            scores = _scores(rows, k, seen_pos, start + index * block, held, q_pos, window, block=block)
             return lax.dynamic_update_slice(out, jnp.exp(scores - lse[:, None]), (0, index * block))
 
         blocks = -(-jnp.minimum(length, cap) // block)
@@ -71,33 +87,33 @@ def _regions(q: Float[Array, "b h g t d"], start: Int32[Array, "b h"], length: I
     return rows, start.reshape(-1), length.reshape(-1), jnp.repeat(q_pos, h, axis=0)
 
 
-def _attend_block(pool, window, block, rows, start, length, q_pos, index, carry):
-    """Fold one block of a region's slots into the running softmax of its rows."""
+def _attend_block(pool, window, block, ragged, rows, start, length, q_pos, done, carry):
+    """Fold the `block` slots after `done` into the running softmax of a region's rows; `ragged`: its end may lie inside."""
     k, v, pos = pool
     high, total, out = carry
-    at = start + index * block
-    held = jnp.arange(block) < length - index * block
-    scores = _scores(rows, k, pos, at, held, q_pos, window)
-    values = jnp.where(held[:, None], lax.dynamic_slice_in_dim(v, at, block).astype(jnp.float32), 0.0)
+    held = jnp.arange(block) < length - done if ragged else None
+    scores = _scores(rows, k, pos, start + done, held, q_pos, window, block=block)
+    values = lax.dynamic_slice_in_dim(v, start + done, block).astype(jnp.float32)
+    if ragged:
+        values = jnp.where(held[:, None], values, 0.0)
     new = jnp.maximum(high, scores.max(axis=1))
     weights = jnp.exp(scores - new[:, None])
     decay = jnp.exp(high - new)
     return new, total * decay + weights.sum(axis=1), out * decay[:, None] + lax.dot(weights, values)
 
 
-def _scores(rows, k, pos, at, held, q_pos, window):
+def _scores(rows, k, pos, at, held, q_pos, window, *, block: int):
     """Scores [r, block] of the block that starts at slot `at`, -inf where a row does not see the slot."""
-    block = held.shape[0]
     keys = lax.dynamic_slice_in_dim(k, at, block).astype(jnp.float32)
     scores = lax.dot_general(rows, keys, (((1,), (1,)), ((), ())))
-    if pos is None:
-        return jnp.where(held[None, :], scores, -jnp.inf)
-    slot = lax.dynamic_slice_in_dim(pos, at, block)[None, :]
-    now = jnp.tile(q_pos, rows.shape[0] // q_pos.shape[0])[:, None]
-    seen = held[None, :] & (slot <= now)
-    if window is not None:
-        seen &= slot > now - window
-    return jnp.where(seen, scores, -jnp.inf)
+    seen = True if held is None else held[None, :]
+    if pos is not None:
+        slot = lax.dynamic_slice_in_dim(pos, at, block)[None, :]
+        now = jnp.tile(q_pos, rows.shape[0] // q_pos.shape[0])[:, None]
+        seen = seen & (slot <= now)
+        if window is not None:
+            seen &= slot > now - window
+    return scores if seen is True else jnp.where(seen, scores, -jnp.inf)
 
 
 def _finish(high: Float[Array, " r"], total: Float[Array, " r"], out: Float[Array, "r d"]):
