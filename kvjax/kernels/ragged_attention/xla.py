@@ -26,18 +26,18 @@ class Config:
     blocks: tuple[int, ...] = (4096, 1024, 256)
     slack: int = 512
 
-    def kinds(self) -> tuple[tuple[int, int], ...]:
+    def kinds(self, slots: int) -> tuple[tuple[int, int], ...]:
         """(block, fewest slots left for it) from large to small; whole blocks, which need no mask, only of the largest size."""
-        largest = (self.blocks[0], self.blocks[0])
-        partial_blocks = [(b, max(1, b - self.slack)) for b in self.blocks]
-        return (largest, *partial_blocks[:-1], (self.blocks[-1], 0))
+        blocks = [b for b in self.blocks if b <= slots] or [slots]
+        ragged = [(b, max(1, b - self.slack)) for b in blocks]
+        return ((blocks[0], blocks[0]), *ragged[:-1], (blocks[-1], 0))
 
 
 @partial(jax.jit, static_argnames=("window", "config"))
 def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config: Config = Config()):
     """See `api.ragged_attention`."""
     pool = k, v, pos if q.shape[3] > 1 or window is not None else None
-    kinds = config.kinds()
+    kinds = config.kinds(k.shape[0])
     sizes = jnp.asarray([block for block, _ in kinds])
 
     def region(args):
