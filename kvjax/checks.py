@@ -22,14 +22,14 @@ def check_prompts(prompts: Any, decoder: Any) -> list[list[int]]:
         raise ValueError("expected at least one prompt; got an empty list")
     for r, ids in enumerate(rows):
         if not ids:
-            raise ValueError(f"prompt {r} is empty: a prompt needs at least one token (start it with the BOS token if the text is empty)")
+            raise ValueError(f"prompt {r} is empty: it needs at least one token, such as the BOS token")
         if len(ids) > decoder.max_positions:
             raise ValueError(
                 f"prompt {r} has {len(ids)} tokens, more than the model's context of {decoder.max_positions}: "
                 "shorten it, or load a model with a longer context or RoPE scaling"
             )
         if min(ids) < 0 or max(ids) >= decoder.vocab:
-            raise ValueError(f"prompt {r} holds id {max(ids, key=abs)}, outside the vocabulary of {decoder.vocab}: wrong tokenizer?")
+            raise ValueError(f"prompt {r} holds id {max(ids, key=abs)}, outside the vocabulary of {decoder.vocab}")
     return rows
 
 

@@ -11,7 +11,7 @@ from jax import lax
 from kvjax import evidence as ev
 from kvjax.cache import KVCache
 from kvjax.layout import _BLOCK, plan_regions
-from kvjax.policy import Policy, check_budget
+from kvjax.policy import Policy, check_budget, slots_of
 from kvjax.prefill import Prefilled, PrefilledRow
 from kvjax.types import ALIGN
 from kvjax.view import LayerView, Ranking
@@ -135,7 +135,7 @@ def compress(pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | fl
         pre: prompts from `kvjax.prefill`.
         policy: what to keep.
         room: slots reserved per KV head for tokens to come; `decode` makes room by itself, this saves it a copy.
-        reserve: a budget (same units) whose size class the pool gets at least, so that any smaller budget shares one decode program.
+        reserve: a budget (same units) whose size class the pool gets at least, so that smaller budgets share one program.
 
     Raises:
         TypeError, ValueError: not a policy, a budget out of range, evidence the prefill did not record.
@@ -180,5 +180,5 @@ def reserve_slots(pre: Prefilled, reserve: int | float | None, room: int) -> int
     """Slots that a uniform budget of `reserve` would need for these prompts, alignment included."""
     if reserve is None:
         return 0
-    most = sum(Policy(budget=reserve).total(length) + room + ALIGN for length in pre.lengths)
+    most = sum(slots_of(reserve, length) + room + ALIGN for length in pre.lengths)
     return most * pre.decoder.layers * pre.decoder.heads

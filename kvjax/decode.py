@@ -14,7 +14,7 @@ from jax import lax
 from kvjax.cache import KVCache
 from kvjax.checks import as_rows, check_new_tokens
 from kvjax.layout import resize
-from kvjax.policy import Policy
+from kvjax.policy import Policy, slots_of
 from kvjax.sample import Greedy
 from kvjax.step import Spec, run_tokens, step
 from kvjax.types import ALIGN, size_class
@@ -65,7 +65,7 @@ def make_room(
     capacity = np.minimum(fullest + room, length + new_tokens)
     widest, slots = int(capacity.max()), 0
     if reserve is not None:
-        most = Policy(budget=reserve).total(int(np.asarray(cache.position).max())) + new_tokens
+        most = slots_of(reserve, int(np.asarray(cache.position).max())) + new_tokens
         widest, slots = max(widest, most), (most + ALIGN) * length.size
     return resize(cache, capacity, slots), _power_of_two(widest) if evicts else 0
 
@@ -88,7 +88,8 @@ def _check(lm, cache: KVCache, policy: Policy, new_tokens: int) -> None:
         raise ValueError("this policy evicts while decoding, but the cache was compressed with one that does not: compress with it")
     longest = int(np.asarray(cache.position).max()) + new_tokens
     if longest > lm.decoder.max_positions:
-        raise ValueError(f"{longest} tokens would exceed the model's context of {lm.decoder.max_positions}: ask for fewer new tokens")
+        limit = lm.decoder.max_positions
+        raise ValueError(f"{longest} tokens would exceed the model's context of {limit}: ask for fewer new tokens")
 
 
 @struct.dataclass
@@ -215,7 +216,9 @@ def _read(spec: Spec, params, cache: KVCache, tokens, count, *, keep_logits: boo
     return cache, spec.decoder.unembed(params, x) if keep_logits else None
 
 
-def extend(lm, cache: KVCache, ids: Any, policy: Policy, *, return_logits: bool = False, block: int = 512, reserve: Any = None) -> Extended:
+def extend(
+    lm, cache: KVCache, ids: Any, policy: Policy, *, return_logits: bool = False, block: int = 512, reserve: Any = None
+) -> Extended:
     """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
 
     Each token attends to everything held and to the tokens before it. A policy that evicts while decoding evicts after each

@@ -17,8 +17,8 @@ _BLOCK = 256
 def plan_regions(capacity: np.ndarray, reserve_slots: int = 0) -> tuple[np.ndarray, np.ndarray, int]:
     """Aligned capacities int [L, B, H] → (starts, capacities, slots of the pool, a size class).
 
-    Regions follow each other layer by layer, so that a layer's slots are neighbours. The pool counts the worst case of alignment for
-    every region: its size class depends on the total asked for, never on how heads share it.
+    Regions follow each other layer by layer, so that a layer's slots are neighbours. The pool counts the worst case of
+    alignment for every region: its size class depends on the total asked for, never on how heads share it.
     """
     asked = int(np.maximum(capacity, 1).sum(dtype=np.int64)) + capacity.size * (ALIGN - 1)
     capacity = -(-np.maximum(capacity, 1) // ALIGN) * ALIGN

@@ -40,6 +40,13 @@ def check_budget(budget: Any) -> None:
         )
 
 
+def slots_of(budget: int | float, length: int) -> int:
+    """A budget as slots per KV head: an int as it is, a share as floor(share · length), at least 1."""
+    if isinstance(budget, int | np.integer):
+        return int(budget)
+    return max(1, math.floor(length * float(budget) + 1e-9))
+
+
 @struct.dataclass
 class Policy:
     """What to keep of a KV cache, stage by stage; `policy.replace(merge=...)` is the ablation.
@@ -79,10 +86,8 @@ class Policy:
         return self.score.needs
 
     def total(self, length: int) -> int:
-        """Mean slots per KV head for a prompt of `length` tokens: the budget, floor(share · length), at least 1."""
-        if isinstance(self.budget, int | np.integer):
-            return min(int(self.budget), length)
-        return max(1, math.floor(length * float(self.budget) + 1e-9))
+        """Mean slots per KV head for a prompt of `length` tokens, never more than it has."""
+        return min(slots_of(self.budget, length), length)
 
     def decoding(self) -> "Policy | None":
         """What of the policy the decode program contains: nothing but its retriever if it never evicts while decoding.

@@ -90,7 +90,7 @@ class Schedule:
     after_prefill: bool = True
 
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "b h"]:
-        """Which heads are cut back to their budget after a step; `steps` counts a row's tokens since the prompt, the `new` ones included."""
+        """Which heads are cut back to their budget after a step; `steps` counts a row's tokens since the prompt, `new` included."""
         raise NotImplementedError(f"{type(self).__name__} never evicts while decoding")
 
     def room(self, new_tokens: int, block: int) -> int:

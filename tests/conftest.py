@@ -10,6 +10,7 @@ with install_import_hook(["kvjax", "models"], "beartype.beartype"):
     import kvjax
     import models
 
+import gc  # noqa: E402
 import logging  # noqa: E402
 import re  # noqa: E402
 from contextlib import contextmanager  # noqa: E402
@@ -52,6 +53,14 @@ def prompt() -> list[int]:
 @pytest.fixture(scope="session")
 def pre(lm, prompt):
     return kvjax.prefill(lm, prompt)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Every compiled program holds memory maps of the process, of which Linux grants 65,530: a module's go when it ends."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 #: Every published method at a budget that makes it work for its living. A new method enters by one line in kvjax/methods.

@@ -17,8 +17,8 @@ def test_row_is_solo(lm, name):
     batch = kvjax.compress(kvjax.prefill(lm, prompts), policy)
     together = kvjax.decode(lm, batch, policy, max_new_tokens=10, stop=(), return_logits=True)
     for r, ids in enumerate(prompts):
-        cache = kvjax.compress(kvjax.prefill(lm, ids), policy)
-        alone = kvjax.decode(lm, cache, policy, max_new_tokens=10, stop=(), return_logits=True)
+        cache = kvjax.compress(kvjax.prefill(lm, ids), policy, reserve=64)
+        alone = kvjax.decode(lm, cache, policy, max_new_tokens=10, stop=(), return_logits=True, reserve=64)
         for layer in range(3):
             for h in range(2):
                 np.testing.assert_array_equal(batch.kept(layer)[r][h], cache.kept(layer)[0][h])

@@ -1,4 +1,4 @@
-"""Every scorer crossed with every allocator, selector and merger, after the prompt and while decoding, without a class of its own."""
+"""Every scorer crossed with every allocator and merger, after the prompt and while decoding, without a class of its own."""
 
 import itertools
 
@@ -54,9 +54,12 @@ def test_crossing(short, scorer, allocator, merger):
     assert (cache.v == dropped.v).all() == (merger == "drop")
 
 
-@pytest.mark.parametrize("merger", MERGERS)
-@pytest.mark.parametrize("scorer", SCORERS)
-@pytest.mark.parametrize("when", [kvjax.Every(1), kvjax.Every(4), kvjax.WhenFull(6), kvjax.Every(4, after_prefill=False)])
+SCHEDULES = [kvjax.Every(1), kvjax.WhenFull(6), kvjax.Every(4, after_prefill=False)]
+WHILE_DECODING = [(scorer, merger, kvjax.Every(4)) for scorer in SCORERS for merger in MERGERS]
+WHILE_DECODING += [(scorer, "nearest", when) for scorer in ("window", "accumulated") for when in SCHEDULES]
+
+
+@pytest.mark.parametrize(("scorer", "merger", "when"), WHILE_DECODING)
 def test_crossing_while_decoding(lm, short, scorer, merger, when):
     policy = kvjax.Policy(score=SCORERS[scorer], merge=MERGERS[merger], select=SELECT, when=when, budget=20)
     out = kvjax.decode(lm, kvjax.compress(short, policy), policy, max_new_tokens=8, stop=(), return_logits=True)

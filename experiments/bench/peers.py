@@ -61,12 +61,14 @@ def run(model, cell, prompt, new):
         logits = feed(model, cache, fed, at)
         at += len(fed)
     marks.append(time.perf_counter())
+    tokens = []
     for step in range(new):
-        logits = feed(model, cache, [int(logits[0, -1].argmax())], at + step)
+        tokens.append(int(logits[0, -1].argmax()))
+        logits = feed(model, cache, tokens[-1:], at + step)
         marks.append(time.perf_counter())
     steps = [after - before for before, after in zip(marks[1:], marks[2:], strict=False)]
     held = sum(2 * layer.keys.numel() * layer.keys.element_size() for layer in cache.layers)
-    return {"prefill": marks[0] - began, "fed": marks[1] - marks[0], "steps": steps, "bytes": held}
+    return {"prefill": marks[0] - began, "fed": marks[1] - marks[0], "steps": steps, "bytes": held, "tokens": tokens}
 
 
 def feed(model, cache, ids, at):

@@ -1,4 +1,7 @@
-"""`kvjax bench attention | decode | prefill | sweep`: times with their conditions, ratios against the peers in one run."""
+"""`kvjax bench attention | decode | prefill | sweep | memory | parity`: times with their conditions.
+
+Ratios against the peers come from one run.
+"""
 
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -103,6 +106,42 @@ def sweep(
     _show(result, json_file)
 
 
+@app.command("memory")
+def memory(
+    model: Model = "smollm2-135m",
+    context: Context = 4096,
+    policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "adakv",
+    budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = "512",
+    new: Annotated[int, typer.Option(min=1, help="Tokens decoded at the end.")] = 16,
+    text: TextFile = None,
+    dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:
+    """Bytes: every live buffer after compression, and the peak of the process."""
+    from experiments.bench.memory import memory as bench
+
+    named = parse_policy(policy, parse_budget(budget))
+    lm, ids = _model_and_text(model, dtype, context, text)
+    _show(bench(lm, ids, named, new=new), json_file)
+
+
+@app.command("parity")
+def parity(
+    model: Model = "smollm2-135m",
+    new: Annotated[int, typer.Option(min=1, help="Greedy tokens compared on each prompt.")] = 64,
+    json_file: JsonFile = None,
+) -> None:
+    """The same greedy tokens as transformers on five prompts; near-ties are listed."""
+    import models
+    from experiments.bench.parity import parity as bench
+
+    result = bench(models.load(model), new)
+    _show(result, json_file)
+    wrong = [found for found in result["divergences"] if found and not found["tie"]]
+    if wrong:
+        raise typer.Exit(1)
+
+
 def _model_and_text(model: str, dtype: str, context: int | None, text: Path | None) -> tuple[Any, list[int]]:
     """The model and the first `context` tokens of the haystack (all of them for None)."""
     import models
@@ -139,6 +178,10 @@ def _show(result: dict[str, Any], json_file: Path | None) -> None:
     for field in ("allocated_bytes", "gb_per_s", "kvjax_seconds_by_prompt", "kvpress_seconds_by_prompt", "kept_share"):
         if field in result:
             out.print(f"  {field}: {result[field]}", markup=False)
+    for name, value in result.get("memory", {}).items():
+        out.print(f"  {name}: {value / 1e6:.2f} MB", markup=False)
+    for found in filter(None, result.get("divergences", [])):
+        out.print(f"  parted: {found}", markup=False)
     for name, value in result.get("ratios", {}).items():
         out.print(f"  ratio {name}: {value:.2f}", markup=False)
     if "peers" in result:

@@ -2,7 +2,7 @@
 
 *Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference*, arXiv 2407.11550, section 4.
 Stages: as SnapKV · allocate Adaptive(alpha). Heads are really of different lengths in the pool.
-Differs: average pooling by default (the release max-pools 7: pass `MaxPool(7)`), and the total is exact (the release's rounding is not).
+Differs: average pooling by default (the release max-pools 7: pass `MaxPool(7)`); totals are exact (the release's are not).
 """
 
 from typing import Any

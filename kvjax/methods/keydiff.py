@@ -1,6 +1,7 @@
 """KeyDiff: keys that differ most from the others are kept.
 
-*KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in Resource-Constrained Environments*, arXiv 2504.15364.
+*KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in Resource-Constrained Environments*,
+arXiv 2504.15364.
 Stages: score KeyDiff · after the prompt. Needs no queries, so it does not matter whether the question is known yet.
 """
 

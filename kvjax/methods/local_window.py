@@ -1,7 +1,7 @@
 """Local window: the last tokens only.
 
-Stages: score Recency · select TopK · every step. Sliding-window attention as a cache policy; it loses the first token as soon as the
-window is full, and perplexity collapses there (the attention-sink effect): that is the expected result.
+Stages: score Recency · select TopK · every step. Sliding-window attention as a cache policy; it loses the first token as
+soon as the window is full, and perplexity collapses there (the attention-sink effect): that is the expected result.
 """
 
 from kvjax.policy import Policy

@@ -2,8 +2,8 @@
 
 *Efficient Streaming Language Models with Attention Sinks*, arXiv 2309.17453, section 3.2.
 Stages: score Recency · select TopK(sinks) · every step.
-Differs: keys keep their absolute rotary positions. The paper rotates them by rank inside the cache, which is the same while the text
-is shorter than the model's context and another method beyond it.
+Differs: keys keep their absolute rotary positions. The paper rotates them by rank inside the cache, which is the same while
+the text is shorter than the model's context and another method beyond it.
 """
 
 from kvjax.policy import Policy

@@ -1,8 +1,8 @@
 """TOVA: token omission via attention.
 
 *Transformers are Multi-State RNNs*, arXiv 2401.06104, section 3.2.
-Stages: score WindowAttention(1, no pooling, mean over all heads) · every step. Nothing is protected: the newest token may evict itself,
-as in the release. The prompt is cut in one shot from its last row, which is noisier than feeding it in chunks.
+Stages: score WindowAttention(1, no pooling, mean over all heads) · every step. Nothing is protected: the newest token may
+evict itself, as in the release. The prompt is cut in one shot from its last row, which is noisier than feeding it in chunks.
 """
 
 from kvjax.policy import Policy
