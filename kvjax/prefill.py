@@ -120,20 +120,27 @@ def _buffers(decoder, n: int, dtype, needs: frozenset):
     return kv, [ev.empty(needs, size, decoder.rope) for _ in layers]
 
 
-def bucket(length: int, chunk: int | None) -> int:
-    """The padded length of a prompt: one of 8 classes a power of two, or the next multiple of `chunk`."""
-    return size_class(length, steps=8) if chunk is None else -(-length // chunk) * chunk
+#: Prompts longer than this are run LONG tokens at a time unless told otherwise: less memory, and no slower.
+_WHOLE, _LONG = 2048, 1024
+
+
+def bucket(length: int, chunk: int | None) -> tuple[int, int]:
+    """(padded length, tokens run at a time) of a prompt: the length is one of 8 classes a power of two, in whole chunks."""
+    n = size_class(length, steps=8)
+    if chunk is None and length <= _WHOLE:
+        return n, n
+    step = chunk or _LONG
+    return -(-n // step) * step, step
 
 
 def _prefill_row(lm, ids: list[int], *, needs: frozenset, chunk: int | None, all_logits: bool) -> PrefilledRow:
     decoder, length = lm.decoder, jnp.asarray([len(ids)], jnp.int32)
-    n = bucket(len(ids), chunk)
-    step = chunk or n
+    n, step = bucket(len(ids), chunk)
     tokens = np.zeros(n, np.int32)
     tokens[: len(ids)] = ids
     kv, seen, logits = _buffers(decoder, n, lm.params["embed"]["weight"].dtype, needs), None, []
     kv, seen = kv
-    for offset in range(0, n, step):
+    for offset in range(0, n if all_logits else len(ids), step):
         x = _embed(lm.params, jnp.asarray(tokens[None, offset : offset + step]), decoder=decoder)
         for layer, (weights, window) in enumerate(zip(lm.params["layers"], decoder.windows, strict=True)):
             x, k, v, seen[layer] = _layer(
@@ -174,7 +181,8 @@ def prefill(lm, prompts, *, needs: Any = ev.STANDARD, chunk: int | None = None, 
         prompts: token ids, or a list of them; rows may differ in length.
         needs: what to record: a policy, a list of policies, or a set of `kvjax.evidence` needs. The default serves every method in
             `kvjax.methods`; naming the policies you will use saves the second pass of those that read attention sums.
-        chunk: tokens run through the layers at a time (a multiple of 64), to bound activation memory on long prompts.
+        chunk: tokens run through the layers at a time (a multiple of 64), which bounds activation memory. By default prompts of
+            up to 2,048 tokens are run whole, longer ones 1,024 at a time.
         all_logits: keep the logits of every position (n·v floats a row).
 
     Raises:

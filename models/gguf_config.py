@@ -60,6 +60,7 @@ def hf_config(meta: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dict[
     hf["vocab_size"] = shapes.get("model.embed_tokens.weight", (None,))[0]
     family = family_of(meta)
     hf["architectures"] = [family.ARCHITECTURE]
+    hf["model_type"] = family.ARCHITECTURE.removesuffix("ForCausalLM").lower()
     if family in (llama, qwen3):
         hf["attention_bias"] = "model.layers.0.self_attn.o_proj.bias" in shapes
     if family in (mistral, qwen2, qwen3):

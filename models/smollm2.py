@@ -74,7 +74,7 @@ def convert(gguf: Path, made: Path) -> None:
     if tokenizer is None:
         raise OSError(f"{gguf} holds no tokenizer")
     made.mkdir()
-    save_file({name: np.ascontiguousarray(file.read(name)) for name in file.shapes}, made / "model.safetensors")
+    save_file({name: np.ascontiguousarray(file.read(name)) for name in file.shapes}, made / "model.safetensors", {"format": "pt"})
     tokenizer.inner.save_pretrained(made)
     eos = {"eos_token_id": list(file.eos)}
     (made / "generation_config.json").write_text(json.dumps(eos))
