@@ -8,7 +8,6 @@ from kvjax.cache import KVCache
 from kvjax.compress import compress
 from kvjax.decode import Decoded, Extended, decode, extend, stream
 from kvjax.generate import generate
-from kvjax.heap import return_freed_memory
 from kvjax.layout import stack
 from kvjax.policy import Policy
 from kvjax.prefill import Prefilled, prefill
@@ -22,5 +21,3 @@ __all__ = [
     "compress", "decode", "encode", "evidence", "extend", "generate", "merge", "methods", "prefill", "retrieve", "score", "select",
     "stack", "stream",
 ]  # fmt: skip
-
-return_freed_memory()

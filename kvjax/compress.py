@@ -10,6 +10,7 @@ from jax import lax
 
 from kvjax import evidence as ev
 from kvjax.cache import KVCache
+from kvjax.heap import trim
 from kvjax.layout import _BLOCK, plan_regions
 from kvjax.policy import Policy, check_budget, slots_of
 from kvjax.prefill import Prefilled, PrefilledRow
@@ -141,6 +142,7 @@ def compress(pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | fl
         TypeError, ValueError: not a policy, a budget out of range, evidence the prefill did not record.
     """
     _check(pre, policy, reserve)
+    trim()
     decided = [_decide(row, policy) for row in pre.rows]
     counts = np.concatenate([np.asarray(d[3]) for d in decided], axis=1)
     start, capacity, slots = plan_regions(counts + room, reserve_slots(pre, reserve, room))

@@ -1,22 +1,22 @@
 """Freed caches go back to the operating system."""
 
 import ctypes
-import os
 import sys
-
-#: mallopt's parameter M_MMAP_THRESHOLD, and the size from which a block is mapped on its own.
-_PARAMETER, _BYTES = -3, 4 << 20
+from functools import cache
 
 
-def return_freed_memory() -> None:
-    """Have glibc map every block of 4 MiB or more on its own, so that freeing it returns it.
+@cache
+def _malloc_trim():
+    """glibc's malloc_trim, or None with another C library."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
-    By default glibc raises that size after the first large block is freed and then keeps what follows: a released prefill would
-    stay with the process (380 MB at 8k tokens of SmolLM2) and compiling the decode program would come on top of it. A user's own
-    MALLOC_MMAP_THRESHOLD_ is left alone; other C libraries have no such setting.
+
+def trim() -> None:
+    """Return what was freed to the system before more is asked for.
+
+    glibc keeps freed blocks of up to 32 MiB: a released prefill would stay with the process (380 MB at 8k tokens of SmolLM2),
+    and the next pool and the compilation of its program would come on top of it. Called where pools are made, never in a step.
     """
-    if sys.platform != "linux" or "MALLOC_MMAP_THRESHOLD_" in os.environ:
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_PARAMETER, _BYTES)
+    malloc_trim = _malloc_trim()
+    if malloc_trim is not None:
+        malloc_trim(0)

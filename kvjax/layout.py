@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from kvjax.cache import KVCache
+from kvjax.heap import trim
 from kvjax.types import ALIGN, SLACK, size_class
 
 #: Slots moved at a time.
@@ -52,6 +53,7 @@ def move_regions(source, old, new, length, *, slots: int):
 
 def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCache:
     """The same cache in a pool with these capacities (each at least its length); it shares no buffer with the old one."""
+    trim()
     start, capacity, slots = plan_regions(np.maximum(capacity, cache.lengths), reserve_slots)
     source, shape = jax.tree.flatten((cache.k, cache.v, cache.pos, cache.stats))
     moved = move_regions(source, cache.start, jnp.asarray(start), cache.length, slots=slots)

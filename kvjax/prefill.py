@@ -17,6 +17,7 @@ from jaxtyping import Array, Float32, Int32
 from kvjax import evidence as ev
 from kvjax.attend import Heads
 from kvjax.checks import check_finite, check_prompts
+from kvjax.heap import trim
 from kvjax.kernels.prefill_attention import column_sums, prefill_attention
 from kvjax.types import size_class
 
@@ -193,6 +194,7 @@ def prefill(lm, prompts, *, needs: Any = ev.STANDARD, chunk: int | None = None, 
     if chunk is not None and (chunk < 64 or chunk % 64):
         raise ValueError(f"chunk must be a multiple of 64 tokens, at least 64; got {chunk}")
     wanted = resolve_needs(needs)
+    trim()
     return Prefilled(
         rows=tuple(_prefill_row(lm, ids, needs=wanted, chunk=chunk, all_logits=all_logits) for ids in rows),
         decoder=lm.decoder,

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -41,17 +41,17 @@ def _guarded(model: GoldenModel) -> Iterator[Result]:
         yield Result(model.name, "stopped", FAIL, f"{type(error).__name__}: {error}")
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("folder", type=Path, help="a folder in the golden format")
     parser.add_argument("--only", metavar="MODEL", help="check one model folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results here")
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """0 if everything that is covered passes, 1 if something fails, 2 if there is nothing to check."""
-    arguments = _arguments()
+    arguments = _arguments(argv)
     try:
         found = [m for m in discover(arguments.folder) if arguments.only in (None, m.name)]
     except FileNotFoundError as error:

@@ -105,7 +105,11 @@ def _attend_block(pool, window, block, ragged, rows, start, length, q_pos, done,
 def _scores(rows, k, pos, at, held, q_pos, window, *, block: int):
     """Scores [r, block] of the block that starts at slot `at`, -inf where a row does not see the slot."""
     keys = lax.dynamic_slice_in_dim(k, at, block).astype(jnp.float32)
-    scores = lax.dot_general(rows, keys, (((1,), (1,)), ((), ())))
+    if rows.shape[0] <= 8 and block <= 1024:
+        # a small product spends longer packing its operands than multiplying them
+        scores = (rows[:, None, :] * keys[None]).sum(-1)
+    else:
+        scores = lax.dot_general(rows, keys, (((1,), (1,)), ((), ())))
     seen = True if held is None else held[None, :]
     if pos is not None:
         slot = lax.dynamic_slice_in_dim(pos, at, block)[None, :]
