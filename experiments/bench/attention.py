@@ -12,6 +12,9 @@ from kvjax.kernels.ragged_attention import ragged_attention
 from kvjax.kernels.ragged_attention.shapes import ALL, Shape
 from kvjax.types import SLACK
 
+#: Layers in one program, as in a decode step: their keys and values do not fit a CPU's caches.
+LAYERS = 8
+
 
 def shape_of(name: str) -> Shape:
     """The shape of that name in `kvjax.kernels.ragged_attention.shapes`. Raises ValueError for an unknown one."""
@@ -39,10 +42,10 @@ def attention(
     """
     ragged, dense, total = _ragged(shape, dtype, impl), _dense(shape, dtype), _sum(shape, dtype)
     seconds = interleaved({"ragged": ragged, "dense, padded to the widest": dense, "plain sum": total}, rounds, done=done)
-    read = 2 * int(np.sum(shape.lengths)) * shape.d * jnp.dtype(dtype).itemsize
+    read = 2 * LAYERS * int(np.sum(shape.lengths)) * shape.d * jnp.dtype(dtype).itemsize
     times = {piece: summary(values) for piece, values in seconds.items()}
     rate = {piece: read / times[piece]["median"] / 1e9 for piece in ("ragged", "plain sum")}
-    words = f"lengths {shape.lengths}, {shape.g} queries a head, {shape.t} new, d {shape.d}"
+    words = f"{LAYERS} layers of lengths {shape.lengths}, {shape.g} queries a head, {shape.t} new, d {shape.d}"
     return conditions("attention", dtype, words) | {
         "seconds": times,
         "bytes": read,
@@ -58,37 +61,42 @@ def _ragged(shape: Shape, dtype: str, impl: str | None) -> Callable[[], Any]:
     length = np.array(shape.lengths, np.int32)
     ends = np.cumsum(-(-length.reshape(-1) // 8) * 8)
     start = np.concatenate([[0], ends[:-1]]).reshape(length.shape).astype(np.int32)
-    slots = int(ends[-1]) + SLACK
-    q, k, v = _normal(shape, dtype, (slots, shape.d))
-    pos = jnp.zeros(slots, jnp.int32)
+    used = int(ends[-1])
+    q, k, v = _normal(shape, dtype, (LAYERS * used + SLACK, shape.d))
+    pos = jnp.zeros(k.shape[0], jnp.int32)
     now = jnp.full((length.shape[0], shape.t), int(length.max()), jnp.int32)
-    run = jax.jit(lambda *args: ragged_attention(*args, impl=impl))
+
+    def run(q, k, v, pos, start, length, now):
+        layer = lambda i: ragged_attention(q[i], k, v, pos, start + i * used, length, now, impl=impl)  # noqa: E731
+        return [layer(i) for i in range(LAYERS)]
+
+    compiled = jax.jit(run)
     args = (q, k, v, pos, jnp.asarray(start), jnp.asarray(length), now)
-    return lambda: run(*args)
+    return lambda: compiled(*args)
 
 
 def _dense(shape: Shape, dtype: str) -> Callable[[], Any]:
     b, h = np.shape(shape.lengths)
     widest = int(np.max(shape.lengths))
-    q, k, v = _normal(shape, dtype, (b, h, widest, shape.d))
+    q, k, v = _normal(shape, dtype, (LAYERS, b, h, widest, shape.d))
     valid = jnp.arange(widest) < jnp.asarray(shape.lengths)[..., None]
 
-    def run(q, k, v):
+    def layer(q, k, v):
         scores = jnp.einsum("bhgtd,bhnd->bhgtn", q, k, preferred_element_type=jnp.float32) / np.sqrt(shape.d)
         weights = jax.nn.softmax(jnp.where(valid[:, :, None, None], scores, -jnp.inf), axis=-1)
         return jnp.einsum("bhgtn,bhnd->bhgtd", weights.astype(v.dtype), v)
 
-    compiled = jax.jit(run)
+    compiled = jax.jit(lambda q, k, v: [layer(q[i], k[i], v[i]) for i in range(LAYERS)])
     return lambda: compiled(q, k, v)
 
 
 def _sum(shape: Shape, dtype: str) -> Callable[[], Any]:
-    _, k, v = _normal(shape, dtype, (int(np.sum(shape.lengths)), shape.d))
+    _, k, v = _normal(shape, dtype, (LAYERS * int(np.sum(shape.lengths)), shape.d))
     run = jax.jit(lambda k, v: (k.sum(dtype=jnp.float32), v.sum(dtype=jnp.float32)))
     return lambda: run(k, v)
 
 
 def _normal(shape: Shape, dtype: str, kv: tuple[int, ...]) -> list[jax.Array]:
-    q = (*np.shape(shape.lengths), shape.g, shape.t, shape.d)
+    q = (LAYERS, *np.shape(shape.lengths), shape.g, shape.t, shape.d)
     keys = jax.random.split(jax.random.key(0), 3)
     return [jax.random.normal(key, size, jnp.dtype(dtype)) for key, size in zip(keys, (q, kv, kv), strict=True)]

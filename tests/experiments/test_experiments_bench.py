@@ -21,7 +21,7 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert code == 0, err
     result = json.loads((tmp_path / "a.json").read_text())
     assert {"machine", "commit", "dtype", "shape", "versions", "ratios"} <= set(result)
-    assert result["bytes"] == 2 * 3 * 819 * 64 * 4 and result["seconds"]["ragged"]["count"] == 2
+    assert result["bytes"] == 8 * 2 * 3 * 819 * 64 * 4 and result["seconds"]["ragged"]["count"] == 2
 
 
 @pytest.mark.slow
