@@ -29,7 +29,7 @@ class RowFile:
     """An open result file; `in` asks whether a cell is measured already, `append` adds one for good.
 
     Args:
-        path: the JSONL file, made if absent.
+        path: the JSONL file, made with its folders if absent.
         identity: the values of IDENTITY for this run.
 
     Raises:
@@ -40,6 +40,7 @@ class RowFile:
     def __init__(self, path: str | Path, identity: Row) -> None:
         self.path = Path(path)
         self._identity = {name: identity[name] for name in IDENTITY}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self.path, "ab+", buffering=0)
         try:
             self._lock()
