@@ -64,7 +64,7 @@ def append(cache: KVCache, layer: int, *, heads: Heads, positions, real: Bool[Ar
     behind = cache.start[layer] + cache.length[layer]
     slot = behind[..., None] + jnp.arange(t, dtype=jnp.int32)
     slot = jnp.where(real[:, None], slot, cache.slots).reshape(-1)
-    put = lambda pool, rows: pool.at[slot].set(rows.astype(pool.dtype), mode="drop", unique_indices=True)  # noqa: E731
+    put = lambda pool, rows: pool.at[slot].set(rows.astype(pool.dtype), mode="drop")  # noqa: E731
     at = jnp.broadcast_to(positions[:, None], (b, h, t)).reshape(-1)
     return cache.replace(
         k=put(cache.k, heads.k.reshape(-1, d)),
