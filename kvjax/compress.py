@@ -105,7 +105,7 @@ def _decide(row: PrefilledRow, policy: Policy):
     length = int(row.length[0])
     total = policy.total(length)
     keep, count, budget = _plan(policy.allocate, policy.select, scores, row.length, jnp.asarray([total], jnp.int32))
-    if isinstance(policy.budget, int) and policy.budget > length:
+    if isinstance(policy.budget, int | np.integer) and policy.budget > length:
         budget = jnp.full_like(budget, policy.budget)
     if not policy.when.after_prefill or total >= length:
         keep, count = _everything(scores, row.length)
