@@ -40,7 +40,10 @@ class RowFile:
     def __init__(self, path: str | Path, identity: Row) -> None:
         self.path = Path(path)
         self._identity = {name: identity[name] for name in IDENTITY}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"{self.path} cannot be written: its folder cannot be made ({error})") from error
         self._file = open(self.path, "ab+", buffering=0)
         try:
             self._lock()

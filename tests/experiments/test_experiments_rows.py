@@ -94,6 +94,12 @@ def test_reading_passes_over_a_torn_end(path):
     assert len(read(path)) == 1
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(OSError, match="No such file"):
-        RowFile(tmp_path / "no" / "rows.jsonl", IDENTITY)
+def test_a_folder_that_is_not_there_is_made(tmp_path):
+    with RowFile(tmp_path / "new" / "deeper" / "rows.jsonl", IDENTITY) as rows:
+        assert len(rows) == 0 and rows.path.is_file()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        RowFile(tmp_path / "file" / "rows.jsonl", IDENTITY)
