@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Float32, Int32
 
 from kvjax.allocate.uniform import held
 from kvjax.stage import Allocator
@@ -54,24 +54,31 @@ class Pyramid(Allocator):
         return jnp.minimum(jnp.where(uniform, total, falling)[..., None], n)
 
 
+def pyramid_rounded(
+    b: Float32[Array, " b"], n: Int32[Array, "l b h"], *, beta: Number, window: int
+) -> Int32[Array, "l b h"]:
+    """round(max - l (max - min)/(L - 1)) within 1 .. n, with min = b / beta and max = 2b - min clipped at n - window.
+
+    Uniform, round(b), unless n >= max >= min >= window. Halves round to even.
+    """
+    layers, longest = n.shape[0], n[0].max(-1).astype(jnp.float32)
+    high = jnp.minimum(2 * b - b / beta, longest - window)
+    low = 2 * b - high
+    slope = (high - low) / max(layers - 1, 1)
+    falling = high - jnp.arange(layers)[:, None] * slope
+    pyramidal = (longest >= high) & (high >= low) & (low >= window)
+    return jnp.clip(jnp.round(jnp.where(pyramidal, falling, b)).astype(jnp.int32)[..., None], 1, n)
+
+
 @struct.dataclass
 class PyramidRounded(Allocator):
     """The pyramid over the whole budget, each layer rounded on its own: the form of a widely used toolkit.
 
-    min = b / beta, max = 2b - min, clipped at n - window with min = 2b - max; b_l = round(max - l (max - min)/(L - 1)); uniform
-    unless n >= max >= min >= window. The total is exact only up to the rounding. For parity with its published numbers.
+    See `pyramid_rounded`. The total is exact only up to the rounding; for parity with published numbers.
     """
 
     beta: Number = 20.0
     window: int = struct.field(pytree_node=False, default=32)
 
     def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        n, layers, b = held(ranking), ranking.valid.shape[0], total.astype(jnp.float32)
-        longest = n[0].max(-1).astype(jnp.float32)
-        high = 2 * b - b / self.beta
-        high = jnp.where(high >= longest - self.window, longest - self.window, high)
-        low = 2 * b - high
-        slope = (high - low) / max(layers - 1, 1)
-        falling = jnp.round(high - jnp.arange(layers)[:, None] * slope).astype(jnp.int32)
-        pyramidal = (longest >= high) & (high >= low) & (low >= self.window)
-        return jnp.clip(jnp.where(pyramidal, falling, total)[..., None], 1, n)
+        return pyramid_rounded(total.astype(jnp.float32), held(ranking), beta=self.beta, window=self.window)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int32
 
-from kvjax.allocate import PyramidRounded
+from kvjax.allocate.pyramid import pyramid_rounded
 from kvjax.stage import Allocator
 from kvjax.view import Ranking
 
@@ -22,5 +22,5 @@ class SharePyramid(Allocator):
     share: float = 1.0
 
     def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        n = ranking.valid.sum(-1)[0].max(-1)
-        return jnp.round(PyramidRounded(self.beta, self.window)(ranking, n * self.share)).astype(jnp.int32)
+        n = ranking.valid.sum(-1).astype(jnp.int32)
+        return pyramid_rounded(n[0].max(-1) * jnp.float32(self.share), n, beta=self.beta, window=self.window)
