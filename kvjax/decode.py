@@ -136,6 +136,13 @@ def _loop(spec: Spec, params, cache: KVCache, sampler, key, stop, limit, *, widt
     return lax.while_loop(lambda s: (s.i < limit) & s.running.any(), body, start)
 
 
+def _key_for(sampler: Any, key: Any) -> jax.Array:
+    """The key given; a sampler that draws nothing does without."""
+    if sampler.random and key is None:
+        raise ValueError(f"{type(sampler).__name__} draws tokens at random: pass key=jax.random.key(seed)")
+    return jax.random.key(0) if key is None else key
+
+
 def _stops(lm, stop: Any) -> jax.Array:
     """Stop ids as an array of a fixed size, so that their number does not recompile."""
     ids = list(lm.stop_ids if stop is None else stop)
@@ -164,10 +171,8 @@ def decode(
     """
     new = check_new_tokens(max_new_tokens)
     _check(lm, cache, policy, new)
-    if sampler.random and key is None:
-        raise ValueError(f"{type(sampler).__name__} draws tokens at random: pass key=jax.random.key(seed)")
+    key = _key_for(sampler, key)
     roomy, cap = make_room(cache, policy, new, reserve=reserve)
-    key = jax.random.key(0) if key is None else key
     began = time.perf_counter()
     end = _loop(
         _spec(lm, policy, cap), lm.params, roomy, sampler, key, _stops(lm, stop), np.int32(new),
@@ -194,9 +199,7 @@ def stream(
     """As `decode`, one step at a time: yields the int32 [B] tokens of each step, as soon as they are there."""
     new = check_new_tokens(max_new_tokens)
     _check(lm, cache, policy, new)
-    if sampler.random and key is None:
-        raise ValueError(f"{type(sampler).__name__} draws tokens at random: pass key=jax.random.key(seed)")
-    key = jax.random.key(0) if key is None else key
+    key = _key_for(sampler, key)
     cache, cap = make_room(cache, policy, new)
     spec, stops = _spec(lm, policy, cap), _stops(lm, stop)
     running, token = jnp.ones(cache.position.shape, bool), jnp.zeros(cache.position.shape, jnp.int32)
