@@ -1,13 +1,16 @@
 """The KV cache: one packed pool for all layers, rows and heads, each owning a region of its own length."""
 
+from dataclasses import fields
 from typing import Any
 
 import jax
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float32, Int32
+from jaxtyping import Array, Float32, Int32, Shaped
 
-from kvjax.types import Logits, Pool, Regions
+from kvjax.encode.store import is_store, on_host, store_nbytes
+from kvjax.encode.values import OnDevice
+from kvjax.types import Logits, Regions, SlotPositions
 
 
 @struct.dataclass
@@ -20,8 +23,9 @@ class KVCache:
     Everything with a slot axis moves together.
 
     Attributes:
-        k, v: [slots, d], rotated keys and values, or what the encoder makes of them.
-        pos: int32 [slots].
+        k: [slots, d] rotated keys, or the rows the encoder makes of them.
+        v: the store of values [slots, d], on the device or in host memory (`kvjax.encode.values`).
+        pos: [slots], uint16 where the model's context allows, else int32.
         stats: slot-aligned statistics of the scorer, float32 [slots] each; empty if nothing is evicted while decoding.
         start, length, capacity: int32 [L, B, H].
         budget: int32 [L, B, H], what an eviction while decoding cuts back to.
@@ -29,11 +33,14 @@ class KVCache:
         steps: int32 [B], tokens since the prompt.
         logits: float32 [B, V] of each row's last token (not part of `nbytes`).
         evidence: what each layer's scorer has seen, if slots are evicted while decoding.
+        memory: the merger's numbers, float32 [L, B] each; NaN before a layer's first eviction.
+        retrieval: the retriever's state.
+        values: the seam `v` is read and written through.
     """
 
-    k: Pool
-    v: Pool
-    pos: Int32[Array, " s"]
+    k: Shaped[Array, "s r"]
+    v: Any
+    pos: SlotPositions
     stats: dict[str, Float32[Array, " s"]]
     start: Regions
     length: Regions
@@ -43,6 +50,9 @@ class KVCache:
     steps: Int32[Array, " b"]
     logits: Logits
     evidence: tuple[Any, ...] = ()
+    memory: dict[str, Any] = struct.field(default_factory=dict)
+    retrieval: Any = ()
+    values: Any = struct.field(pytree_node=False, default=OnDevice())
 
     @property
     def slots(self) -> int:
@@ -55,8 +65,8 @@ class KVCache:
         return np.asarray(self.length)
 
     def _bytes(self, host: bool) -> int:
-        kept = (self.k, self.v, self.pos, self.stats, self.start, self.length, self.capacity, self.budget, self.evidence)
-        return sum(x.nbytes for x in jax.tree.leaves(kept) if (x.sharding.memory_kind == "pinned_host") == host)
+        kept = [getattr(self, f.name) for f in fields(self) if f.name not in ("logits", "position", "steps", "values")]
+        return sum(store_nbytes(x) for x in jax.tree.leaves(kept, is_leaf=is_store) if on_host(x) == host)
 
     @property
     def nbytes(self) -> int:
@@ -70,8 +80,9 @@ class KVCache:
 
     @property
     def slot_nbytes(self) -> int:
-        """Bytes of one slot: its key, its value, its position and its statistics."""
-        return sum(x.nbytes // self.slots for x in jax.tree.leaves((self.k, self.v, self.pos, self.stats)))
+        """Device bytes of one slot: its key, its value if it lives there, its position and its statistics."""
+        held = jax.tree.leaves((self.k, self.v, self.pos, self.stats), is_leaf=is_store)
+        return sum(store_nbytes(x) // self.slots for x in held if not on_host(x))
 
     @property
     def used_nbytes(self) -> int:

@@ -6,7 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax import lax
+from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax import evidence as ev
 from kvjax.cache import KVCache
@@ -14,29 +16,47 @@ from kvjax.heap import trim
 from kvjax.layout import _BLOCK, plan_regions
 from kvjax.policy import Policy, check_budget, slots_of
 from kvjax.prefill import Prefilled, PrefilledRow
-from kvjax.types import ALIGN
+from kvjax.types import ALIGN, position_dtype
 from kvjax.view import LayerView, Ranking
 
 
+@struct.dataclass
+class Decision:
+    """What was decided for one row, all layers.
+
+    Attributes:
+        scores: [l, 1, h, n].   stats: each layer's statistics, [1, h, n] each.
+        keep: which slots stay.   count: how many.   budget: what eviction while decoding cuts back to.
+        total: mean slots per KV head that were asked for.
+    """
+
+    scores: Float32[Array, "l b h n"]
+    stats: list
+    keep: Bool[Array, "l b h n"]
+    count: Int32[Array, "l b h"]
+    budget: Int32[Array, "l b h"]
+    total: int = struct.field(pytree_node=False)
+
+
 @jax.jit
-def _judge(scorer, k, v, length, seen):
-    """One layer's view with the scorer's statistics, and its scores."""
+def _judge(scorer, allocate, k, v, length, seen):
+    """One layer's scores, the scorer's statistics, and what the allocator measures."""
     n = jnp.arange(k.shape[2], dtype=jnp.int32)
     valid = jnp.broadcast_to(n < length[:, None, None], k.shape[:3])
     zeros = {name: jnp.zeros(k.shape[:3], jnp.float32) for name in scorer.stats}
     view = LayerView(k=k, v=v, pos=jnp.broadcast_to(n, k.shape[:3]), valid=valid, length=length, stats=zeros)
     view = view.replace(stats=scorer.observe(view, seen))
-    return scorer.score(view, seen), view.stats
+    return scorer.score(view, seen), view.stats, allocate.measure(view, seen)
 
 
 @jax.jit
-def _plan(allocate, select, scores, length, total):
+def _plan(allocate, select, scores, measured, length, total):
     """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
     pos = jnp.broadcast_to(jnp.arange(scores.shape[-1], dtype=jnp.int32), scores.shape)
     valid = pos < length[:, None, None]
     protect = jax.vmap(lambda budget: select.protected(_flat_view(pos[0], valid[0], length), budget))
     even = jnp.broadcast_to(jnp.minimum(total, length)[None, :, None], scores.shape[:3])
-    ranking = Ranking(scores=scores, protected=protect(even), valid=valid, pos=pos)
+    ranking = Ranking(scores=scores, protected=protect(even), valid=valid, pos=pos, measured=measured)
     budget = jnp.clip(allocate(ranking, total), 1, jnp.maximum(valid.sum(-1), 1)).astype(jnp.int32)
     keep = select(ranking.replace(protected=protect(budget)), budget)
     return keep, keep.sum(-1).astype(jnp.int32), budget
@@ -54,20 +74,26 @@ def _everything(scores, length):
     return keep, keep.sum(-1).astype(jnp.int32)
 
 
-@partial(jax.jit, donate_argnames=("pools",), static_argnames=("rewrites",))
-def _pack_layer(pools, merger, k, v, stats, length, scores, keep, start, *, rewrites: bool):
-    """Write one layer's kept slots into the pool, in position order, block by block."""
+@jax.jit
+def _store_rows(merger, encode, k, v, stats, length, scores, keep):
+    """One layer as it will be stored (key rows, values, positions, statistics), and the merger's memory."""
     n = jnp.broadcast_to(jnp.arange(k.shape[2], dtype=jnp.int32), k.shape[:3])
-    if rewrites:
+    memory = {name: jnp.full(k.shape[0], jnp.nan, jnp.float32) for name in merger.memory}
+    if merger.rewrites:
         valid = n < length[:, None, None]
-        view = merger(LayerView(k=k, v=v, pos=n, valid=valid, length=length, stats=stats), keep, scores)
+        view, memory = merger(LayerView(k=k, v=v, pos=n, valid=valid, length=length, stats=stats), keep, scores, memory)
         k, v = view.k, view.v
+    return jax.tree.map(lambda x: x[0], (encode.encode(k), v, n, stats)), memory
+
+
+@partial(jax.jit, donate_argnames=("pools",))
+def _pack_layer(pools, source, keep, start):
+    """Write one layer's kept slots into the pools, in position order, block by block."""
     count = keep.sum(-1).astype(jnp.int32)[0]
     ranks = jnp.cumsum(keep[0], -1)
-    wanted = jnp.arange(1, k.shape[2] + 1)
+    wanted = jnp.arange(1, keep.shape[-1] + 1)
     order = jax.vmap(partial(jnp.searchsorted, side="left"), (0, None))(ranks, wanted).astype(jnp.int32)
     order = jnp.pad(order, ((0, 0), (0, _BLOCK)))
-    source = jax.tree.map(lambda x: x[0], (k, v, n, stats))
 
     def region(h, pools):
         def block(i, pools):
@@ -80,7 +106,15 @@ def _pack_layer(pools, merger, k, v, stats, length, scores, keep, start, *, rewr
 
         return lax.fori_loop(0, -(-count[h] // _BLOCK), block, pools)
 
-    return lax.fori_loop(0, k.shape[1], region, pools)
+    return lax.fori_loop(0, keep.shape[1], region, pools)
+
+
+@partial(jax.jit, donate_argnames=("store",), static_argnames=("values",))
+def _put_layer(values, store, rows, keep, start):
+    """Write one layer's kept values into a store that lives elsewhere, in position order."""
+    rank = jnp.cumsum(keep[0], -1, dtype=jnp.int32) - 1
+    slots = jnp.where(keep[0], start[:, None] + rank, jnp.iinfo(jnp.int32).max)
+    return values.put(store, slots.reshape(-1), rows.reshape(-1, rows.shape[-1]))
 
 
 def _check(pre: Prefilled, policy: Policy, reserve: Any) -> None:
@@ -88,6 +122,8 @@ def _check(pre: Prefilled, policy: Policy, reserve: Any) -> None:
     if not isinstance(policy, Policy):
         raise TypeError(f"expected a kvjax policy such as kvjax.methods.snapkv(budget=256); got {policy!r}")
     check_budget(policy.budget)
+    for length in pre.lengths:
+        policy.check(pre.decoder, length)
     lacking = ev.missing(pre.needs, policy.needs)
     if lacking:
         raise ValueError(
@@ -98,18 +134,23 @@ def _check(pre: Prefilled, policy: Policy, reserve: Any) -> None:
         check_budget(reserve)
 
 
-def _decide(row: PrefilledRow, policy: Policy):
-    """Scores, statistics, keep masks, counts and budgets of one row, all layers."""
-    judged = [_judge(policy.score, k, v, row.length, e) for k, v, e in zip(row.k, row.v, row.evidence, strict=True)]
-    scores = jnp.stack([s for s, _ in judged])
+def _decide(row: PrefilledRow, policy: Policy) -> Decision:
+    """Scores, statistics, keep masks, counts and budgets of one row."""
+    judged = [
+        _judge(policy.score.at(layer), policy.allocate.at(layer), k, v, row.length, seen)
+        for layer, (k, v, seen) in enumerate(zip(row.k, row.v, row.evidence, strict=True))
+    ]
+    scores, stats, measured = zip(*judged, strict=True)
+    scores, measured = jnp.stack(scores), jax.tree.map(lambda *x: jnp.stack(x), *measured)
     length = int(row.length[0])
     total = policy.total(length)
-    keep, count, budget = _plan(policy.allocate, policy.select, scores, row.length, jnp.asarray([total], jnp.int32))
+    asked = jnp.asarray([total], jnp.int32)
+    keep, count, budget = _plan(policy.allocate, policy.select, scores, measured, row.length, asked)
     if isinstance(policy.budget, int | np.integer) and policy.budget > length:
         budget = jnp.full_like(budget, policy.budget)
     if not policy.when.after_prefill or total >= length:
         keep, count = _everything(scores, row.length)
-    return scores, [s for _, s in judged], keep, count, budget
+    return Decision(scores=scores, stats=list(stats), keep=keep, count=count, budget=budget, total=total)
 
 
 def _statistics(policy: Policy) -> tuple[str, ...]:
@@ -121,7 +162,7 @@ def _carried(pre: Prefilled, policy: Policy) -> tuple:
     """Each layer's evidence of all rows, cut to what the scorer goes on reading while decoding."""
     if not policy.when.decoding:
         return ()
-    wanted = policy.needs
+    wanted = policy.score.needs
     layers = zip(*(row.evidence for row in pre.rows), strict=True)
     return tuple(ev.concatenate([ev.restrict(e, wanted) for e in rows]) for rows in layers)
 
@@ -139,20 +180,15 @@ def compress(pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | fl
         reserve: a budget (same units) whose size class the pool gets at least, so that smaller budgets share one program.
 
     Raises:
-        TypeError, ValueError: not a policy, a budget out of range, evidence the prefill did not record.
+        TypeError, ValueError: not a policy, a budget out of range, evidence the prefill did not record, calibrated tables of
+            another model.
     """
     _check(pre, policy, reserve)
     trim()
     decided = [_decide(row, policy) for row in pre.rows]
-    counts = np.concatenate([np.asarray(d[3]) for d in decided], axis=1)
+    counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
     start, capacity, slots = plan_regions(counts + room, reserve_slots(pre, reserve, room))
-    pools = _empty_pools(pre, policy, slots)
-    for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
-        for r, (row, (scores, stats, keep, _, _)) in enumerate(zip(pre.rows, decided, strict=True)):
-            pools = _pack_layer(
-                pools, policy.merge, row.k[layer], row.v[layer], {s: stats[layer][s] for s in _statistics(policy)},
-                row.length, scores[layer], keep[layer], jnp.asarray(start[layer, r]), rewrites=policy.merge.rewrites,
-            )  # fmt: skip
+    pools, memory = _pack(pre, policy, decided, start, slots)
     k, v, pos, stats = pools
     lengths = jnp.concatenate([row.length for row in pre.rows])
     return KVCache(
@@ -163,19 +199,45 @@ def compress(pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | fl
         start=jnp.asarray(start),
         length=jnp.asarray(counts, jnp.int32),
         capacity=jnp.asarray(capacity),
-        budget=jnp.concatenate([d[4] for d in decided], axis=1),
+        budget=jnp.concatenate([d.budget for d in decided], axis=1),
         position=lengths,
         steps=jnp.zeros_like(lengths),
         logits=jnp.stack([row.logits for row in pre.rows]),
         evidence=_carried(pre, policy),
+        memory=memory,
+        retrieval=policy.retrieve.build(list(pre.rows), decided, policy.encode),
+        values=policy.encode.values,
     )
+
+
+def _pack(pre: Prefilled, policy: Policy, decided: list[Decision], start: np.ndarray, slots: int):
+    """The pools (keys, values, positions, statistics) with every kept slot in its place, and the merger's memory [L, B]."""
+    k, v, pos, stats = _empty_pools(pre, policy, slots)
+    values, memory = policy.encode.values, []
+    for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
+        for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
+            (k_rows, v_rows, n, kept_stats), remembered = _store_rows(
+                policy.merge.at(layer), policy.encode.at(layer), row.k[layer], row.v[layer],
+                {s: d.stats[layer][s] for s in _statistics(policy)}, row.length, d.scores[layer], d.keep[layer],
+            )  # fmt: skip
+            memory.append(remembered)
+            where = d.keep[layer], jnp.asarray(start[layer, r])
+            if values.home == "device":
+                k, v, pos, stats = _pack_layer((k, v, pos, stats), (k_rows, v_rows, n, kept_stats), *where)
+            else:
+                k, pos, stats = _pack_layer((k, pos, stats), (k_rows, n, kept_stats), *where)
+                v = values.adopt(_put_layer(values, v, v_rows, *where), v)
+    shape = (pre.decoder.layers, len(pre.rows))
+    memory = {name: jnp.stack([m[name][0] for m in memory]).reshape(shape) for name in policy.merge.memory}
+    return (k, v, pos, stats), memory
 
 
 def _empty_pools(pre: Prefilled, policy: Policy, slots: int):
     """Zeroed pools for keys, values, positions and statistics."""
-    shape, dtype = (slots, pre.decoder.head_dim), policy.encode.dtype(pre.rows[0].k[0].dtype)
+    d, dtype, encode = pre.decoder.head_dim, pre.rows[0].k[0].dtype, policy.encode
     stats = {name: jnp.zeros(slots, jnp.float32) for name in _statistics(policy)}
-    return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros(slots, jnp.int32), stats
+    pos = jnp.zeros(slots, position_dtype(pre.decoder.max_positions))
+    return encode.keys(slots, d, dtype), encode.values.empty(slots, d, encode.value_dtype(dtype)), pos, stats
 
 
 def reserve_slots(pre: Prefilled, reserve: int | float | None, room: int) -> int:

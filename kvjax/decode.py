@@ -56,22 +56,22 @@ def make_room(
 ) -> tuple[KVCache, int]:
     """The cache with room for `new_tokens` more a head, fed `block` at a time, and the slots a policy's view is padded to.
 
-    A policy that evicts needs room only up to its next eviction; one that never does has a view of 0 slots.
+    A policy that evicts needs room only up to its next eviction. The padding is 0 where nothing needs a static bound.
     """
     length, budget = cache.lengths, np.asarray(cache.budget)
     room = policy.when.room(new_tokens, block)
-    evicts = policy.when.decoding
+    evicts, padded = policy.when.decoding, policy.padded
     fullest = np.maximum(length, np.minimum(budget, length + new_tokens)) if evicts else length
     capacity = np.minimum(fullest + room, length + new_tokens)
     widest, slots = int(capacity.max()), 0
     if reserve is not None:
         most = slots_of(reserve, int(np.asarray(cache.position).max())) + new_tokens
         widest, slots = max(widest, most), (most + ALIGN) * length.size
-    return resize(cache, capacity, slots), _power_of_two(widest) if evicts else 0
+    return resize(cache, capacity, slots), _power_of_two(widest) if padded else 0
 
 
 def _spec(lm, policy: Policy, cap: int) -> Spec:
-    return Spec(decoder=lm.decoder, retrieve=policy.retrieve, policy=policy.decoding(), cap=cap)
+    return Spec(decoder=lm.decoder, retrieve=policy.retrieve, encode=policy.encode, policy=policy.decoding(), cap=cap)
 
 
 def _check(lm, cache: KVCache, policy: Policy, new_tokens: int) -> None:
@@ -86,6 +86,8 @@ def _check(lm, cache: KVCache, policy: Policy, new_tokens: int) -> None:
         )
     if policy.when.decoding and not cache.evidence:
         raise ValueError("this policy evicts while decoding, but the cache was compressed with one that does not: compress with it")
+    if cache.values != policy.encode.values:
+        raise ValueError(f"the cache holds values {cache.values}, the policy wants {policy.encode.values}: compress with it")
     longest = int(np.asarray(cache.position).max()) + new_tokens
     if longest > lm.decoder.max_positions:
         limit = lm.decoder.max_positions
@@ -178,12 +180,12 @@ def decode(
         _spec(lm, policy, cap), lm.params, roomy, sampler, key, _stops(lm, stop), np.int32(new),
         width=_power_of_two(new), keep_logits=return_logits,
     )  # fmt: skip
-    steps = int(end.i)
+    steps, cache = int(end.i), end.cache.replace(v=roomy.values.adopt(end.cache.v, roomy.v))
     seconds = time.perf_counter() - began
-    info = dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=end.cache.nbytes, slots=end.cache.slots)
+    info = dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots)
     tokens, lengths = np.asarray(end.tokens)[:, :steps], np.asarray(end.lengths)
     return Decoded(
-        tokens=tokens, lengths=lengths, logits=end.logits[:, :steps] if return_logits else None, cache=end.cache, info=info
+        tokens=tokens, lengths=lengths, logits=end.logits[:, :steps] if return_logits else None, cache=cache, info=info
     )
 
 
@@ -203,8 +205,9 @@ def stream(
     cache, cap = make_room(cache, policy, new)
     spec, stops = _spec(lm, policy, cap), _stops(lm, stop)
     running, token = jnp.ones(cache.position.shape, bool), jnp.zeros(cache.position.shape, jnp.int32)
-    for i in range(new):
-        cache, token, running = _one(spec, lm.params, cache, sampler, key, np.int32(i), running, token, stops)
+    for i in range(max_new_tokens):
+        new, token, running = _one(spec, lm.params, cache, sampler, key, np.int32(i), running, token, stops)
+        cache = new.replace(v=cache.values.adopt(new.v, cache.v))
         yield np.asarray(token)
         if not running.any():
             return
@@ -243,6 +246,7 @@ def extend(
     table = np.zeros((len(rows), int(counts.max())), np.int32)
     for r, row in enumerate(rows):
         table[r, : len(row)] = row
+    block = 1 if policy.retrieve.stepwise else block
     cache, cap = make_room(cache, policy, table.shape[1], block=min(block, table.shape[1]), reserve=reserve)
     logits = []
     for at in range(0, table.shape[1], block):
@@ -250,7 +254,8 @@ def extend(
         width = 1 if part.shape[1] == 1 else min(size_class(part.shape[1], steps=2), max(block, 2))
         tokens = np.pad(part, ((0, 0), (0, width - part.shape[1])))
         count = np.clip(counts - at, 0, part.shape[1]).astype(np.int32)
-        cache, out = _read(_spec(lm, policy, cap), lm.params, cache, tokens, count, keep_logits=return_logits)
+        new, out = _read(_spec(lm, policy, cap), lm.params, cache, tokens, count, keep_logits=return_logits)
+        cache = new.replace(v=cache.values.adopt(new.v, cache.v))
         if return_logits:
             logits.append(out[:, : part.shape[1]])
     return Extended(cache=cache, logits=jnp.concatenate(logits, 1) if return_logits else None)

@@ -17,18 +17,20 @@ def padded_slots(cache: KVCache, layer: int, cap: int) -> tuple[Int32[Array, "b 
     return cache.start[layer][..., None] + i, i < cache.length[layer][..., None]
 
 
-def view_at(cache: KVCache, slots, valid, *, position) -> LayerView:
+def view_at(cache: KVCache, slots, valid, *, position, encode, dtype) -> LayerView:
     """The dense view of these slots; keys and values are gathered only if a stage reads them."""
     take = lambda x: jnp.take(x, slots, axis=0, mode="clip")  # noqa: E731
     stats = {name: take(x) for name, x in cache.stats.items()}
-    return LayerView(k=take(cache.k), v=take(cache.v), pos=take(cache.pos), valid=valid, length=position, stats=stats)
+    k, v = encode.decode(take(cache.k), dtype), encode.values.take(cache.v, slots).astype(dtype)
+    return LayerView(k=k, v=v, pos=take(cache.pos).astype(jnp.int32), valid=valid, length=position, stats=stats)
 
 
-def _fold_stats(policy: Policy, cache: KVCache, *, slots, valid, seen: Evidence) -> KVCache:
+def _fold_stats(policy: Policy, cache: KVCache, layer: int, *, slots, valid, seen: Evidence, encode, dtype) -> KVCache:
     """The scorer's statistics after this step, back in their slots. The view is in slot order, whatever the positions."""
     if not policy.score.stats:
         return cache
-    stats = policy.score.observe(view_at(cache, slots, valid, position=seen.length), seen)
+    view = view_at(cache, slots, valid, position=seen.length, encode=encode, dtype=dtype)
+    stats = policy.score.at(layer).observe(view, seen)
     where = jnp.where(valid, slots, cache.slots)
     put = lambda pool, x: pool.at[where].set(x, mode="drop")  # noqa: E731
     return cache.replace(stats={name: put(cache.stats[name], x) for name, x in stats.items()})
@@ -36,33 +38,50 @@ def _fold_stats(policy: Policy, cache: KVCache, *, slots, valid, seen: Evidence)
 
 def _in_position_order(cache: KVCache, *, slots, valid):
     """The same slots by ascending position (unused ones last), and where each stands in that order."""
-    pos = jnp.where(valid, jnp.take(cache.pos, slots, mode="clip"), jnp.iinfo(jnp.int32).max)
+    pos = jnp.where(valid, jnp.take(cache.pos, slots, mode="clip").astype(jnp.int32), jnp.iinfo(jnp.int32).max)
     order = jnp.argsort(pos, -1)
     sort = lambda x: jnp.take_along_axis(x, order, -1)  # noqa: E731
     return sort(slots), sort(valid), jnp.argsort(order, -1)
 
 
-def _choose(policy: Policy, cache: KVCache, layer: int, *, slots, valid, seen: Evidence):
-    """Keep mask in slot order, and the (possibly merged) view with its slots, in position order."""
+def _choose(policy: Policy, cache: KVCache, layer: int, *, slots, valid, seen: Evidence, due, encode, dtype):
+    """Keep mask in slot order, the merger's memory, and the slots it changed with their new keys and values."""
     ordered, used, rank = _in_position_order(cache, slots=slots, valid=valid)
-    view, budget = view_at(cache, ordered, used, position=seen.length), cache.budget[layer]
-    scores, protected = policy.score.score(view, seen), policy.select.protected(view, budget)
+    view = view_at(cache, ordered, used, position=seen.length, encode=encode, dtype=dtype)
+    score, budget = policy.score.at(layer), cache.budget[layer]
+    scores, protected = score.score(view, seen), policy.select.protected(view, budget)
     ranking = Ranking(scores=scores[None], protected=protected[None], valid=used[None], pos=view.pos[None])
-    keep = policy.select(ranking, budget[None])[0]
-    return jnp.take_along_axis(keep, rank, -1), policy.merge(view, keep, scores), ordered
+    keep = jnp.where(due[..., None], policy.select(ranking, budget[None])[0], used)
+    memory, rows = {name: x[layer] for name, x in cache.memory.items()}, ()
+    if policy.merge.rewrites:
+        merged, memory = policy.merge.at(layer)(view, keep, scores, memory)
+        rows = _changed(view, merged, keep, slots=ordered, encode=encode)
+    return jnp.take_along_axis(keep, rank, -1), memory, rows
 
 
-def _moves(keep, valid, due):
+def _first(mask: Bool[Array, "b h n"]) -> Int32[Array, "b h n"]:
+    """Indices of the slots in `mask`, ascending, before all others."""
+    return jnp.argsort(~mask, -1, stable=True).astype(jnp.int32)
+
+
+def _changed(view: LayerView, merged: LayerView, keep, *, slots, encode):
+    """The kept slots that merging changed, first in their region's list: (slots, stored keys, values, count)."""
+    differs = lambda old, new: (old != new).any(-1)  # noqa: E731
+    touched = keep & (differs(view.k, merged.k) | differs(view.v, merged.v))
+    order = _first(touched)
+    sort = lambda x: jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 3)), 2)  # noqa: E731
+    return sort(slots), sort(encode.encode(merged.k)), sort(merged.v), touched.sum(-1).astype(jnp.int32)
+
+
+def _moves(keep, valid):
     """Fill the holes below a region's new end with the kept slots above it: as many copies as holes, whatever the region's size.
 
     Returns the new lengths, and for each region the sources, the targets (offsets in the region) and their count.
     """
     i = jnp.arange(keep.shape[-1], dtype=jnp.int32)
-    keep = jnp.where(due[..., None], keep, valid)
     length = keep.sum(-1).astype(jnp.int32)
     low = i < length[..., None]
-    first = lambda mask: jnp.argsort(~mask, -1, stable=True).astype(jnp.int32)  # noqa: E731
-    return length, first(keep & ~low), first(~keep & low), (keep & ~low).sum(-1).astype(jnp.int32)
+    return length, _first(keep & ~low), _first(valid & ~keep & low), (keep & ~low).sum(-1).astype(jnp.int32)
 
 
 def _copy(arrays, *, start, sources, targets, count):
@@ -91,31 +110,61 @@ def _rewrite(arrays, rows, *, slots, count):
     return lax.fori_loop(0, count.shape[0], region, arrays)
 
 
-def evict(policy: Policy, cache: KVCache, layer: int, *, seen: Evidence, cap: int, count) -> KVCache:
-    """Cut the heads that are due back to their budgets, after the step has attended to everything."""
+def _flat(x):
+    """Rows and KV heads as one axis."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _listed(x, count, size: int):
+    """A region's list [r, n] with all but its first `count` entries pointing nowhere (dropped when written)."""
+    return jnp.where(jnp.arange(x.shape[1]) < count[:, None], x, size).reshape(-1)
+
+
+def _write_merged(cache: KVCache, rows) -> KVCache:
+    """Merged keys and values in their slots."""
+    slots, k, v, count = map(_flat, rows)
+    if cache.values.home == "device":
+        k, v = _rewrite([cache.k, cache.v], [k, v], slots=slots, count=count)
+        return cache.replace(k=k, v=v)
+    (k,) = _rewrite([cache.k], [k], slots=slots, count=count)
+    where = _listed(slots, count, cache.slots)
+    return cache.replace(k=k, v=cache.values.put(cache.v, where, v.reshape(-1, v.shape[-1])))
+
+
+def _fill_holes(cache: KVCache, layer: int, *, length, sources, targets, count) -> KVCache:
+    """Everything with a slot axis moved into the holes, and the regions' new lengths."""
+    start, sources, targets, count = map(_flat, (cache.start[layer], sources, targets, count))
+    names = [name for name in ("k", "v", "pos", "stats") if name != "v" or cache.values.home == "device"]
+    leaves, shape = jax.tree.flatten({name: getattr(cache, name) for name in names})
+    moved = jax.tree.unflatten(shape, _copy(leaves, start=start, sources=sources, targets=targets, count=count))
+    if "v" not in names:
+        listed = lambda x: _listed(start[:, None] + x, count, cache.slots)  # noqa: E731
+        moved["v"] = cache.values.copy(cache.v, listed(sources), listed(targets))
+    return cache.replace(length=cache.length.at[layer].set(length), **moved)
+
+
+def evict(policy: Policy, cache: KVCache, layer: int, *, seen: Evidence, cap: int, count, encode, dtype) -> KVCache:
+    """Cut the heads that are due back to their budgets, after the step has attended to everything.
+
+    `encode` is the encoder as this layer uses it, `dtype` that of the keys and values policies see.
+    """
     slots, valid = padded_slots(cache, layer, cap)
-    cache = _fold_stats(policy, cache, slots=slots, valid=valid, seen=seen)
-    held, budget = cache.length[layer], cache.budget[layer]
-    due = policy.when.due(cache.steps + count, count, held=held, budget=budget) & (count > 0)[:, None]
+    at = dict(slots=slots, valid=valid, seen=seen, encode=encode, dtype=dtype)
+    cache = _fold_stats(policy, cache, layer, **at)
+    due = policy.when.due(cache.steps + count, count, held=cache.length[layer], budget=cache.budget[layer])
+    due = due & (count > 0)[:, None]
 
     def choose(cache):
-        keep, view, ordered = _choose(policy, cache, layer, slots=slots, valid=valid, seen=seen)
-        merged = (view.k, view.v, ordered) if policy.merge.rewrites else ()
-        return _moves(keep, valid, due), merged
+        keep, memory, rows = _choose(policy, cache, layer, due=due, **at)
+        return _moves(keep, valid), memory, rows
 
     def nothing(cache):
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(choose, cache))
+        shapes = jax.eval_shape(choose, cache)
+        (_, *moves), memory, rows = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return (cache.length[layer], *moves), {name: cache.memory[name][layer] for name in memory}, rows
 
-    (length, sources, targets, moved), merged = lax.cond(due.any(), choose, nothing, cache)
-    flat = lambda x: x.reshape(-1, *x.shape[2:])  # noqa: E731
-    start = flat(cache.start[layer])
-    kv = [cache.k, cache.v]
+    (length, sources, targets, moved), memory, rows = lax.cond(due.any(), choose, nothing, cache)
     if policy.merge.rewrites:
-        rows = [flat(x) for x in merged[:2]]
-        kv = _rewrite(kv, rows, slots=flat(merged[2]), count=flat(jnp.where(due, held, 0)))
-    (k, v), rest = kv, (cache.pos, cache.stats)
-    leaves, shape = jax.tree.flatten((k, v, *rest))
-    moved = _copy(leaves, start=start, sources=flat(sources), targets=flat(targets), count=flat(moved))
-    k, v, pos, stats = jax.tree.unflatten(shape, moved)
-    length = jnp.where(due, length, held)
-    return cache.replace(k=k, v=v, pos=pos, stats=stats, length=cache.length.at[layer].set(length))
+        cache = _write_merged(cache, rows)
+    cache = _fill_holes(cache, layer, length=length, sources=sources, targets=targets, count=moved)
+    return cache.replace(memory={name: x.at[layer].set(memory[name]) for name, x in cache.memory.items()})

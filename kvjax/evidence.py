@@ -24,7 +24,7 @@ class Block(Protocol):
     offset: Int32[Array, " b"]
     count: Int32[Array, " b"]
 
-    def column_sums(self) -> Float32[Array, "b h n"]: ...
+    def column_sums(self) -> Float32[Array, "b h g n"]: ...
 
 
 @dataclass(frozen=True)
@@ -118,22 +118,22 @@ class QueryMoments:
 
 @dataclass(frozen=True)
 class ColumnSums:
-    """Attention mass each key has received, summed over queries and averaged over its group.
+    """Attention mass each key has received from each query head, summed over queries.
 
-    Costs a blockwise second pass over the scores (about half of the attention again); n values a KV head. While decoding it is
+    Costs a blockwise second pass over the scores (about half of the attention again); n values a query head. While decoding it is
     the mass of the current block only: a scorer that wants the history keeps it as a statistic.
     """
 
     key = "column_sums"
     carried = False
 
-    def empty(self, shape: Shape) -> Float32[Array, "b h n"]:
-        return jnp.zeros((shape.b, shape.h, shape.n), jnp.float32)
+    def empty(self, shape: Shape) -> Float32[Array, "b h g n"]:
+        return jnp.zeros((shape.b, shape.h, shape.g, shape.n), jnp.float32)
 
-    def observe(self, old: Float32[Array, "b h n"], block: Block) -> Float32[Array, "b h n"]:
+    def observe(self, old: Float32[Array, "b h g n"], block: Block) -> Float32[Array, "b h g n"]:
         return old + self.now(block)
 
-    def now(self, block: Block) -> Float32[Array, "b h n"]:
+    def now(self, block: Block) -> Float32[Array, "b h g n"]:
         return block.column_sums()
 
     def serves(self, other) -> bool:
@@ -190,6 +190,11 @@ class Evidence:
         return self.data[WindowQueries.key][..., -size:, :]
 
     def column_sums(self) -> Float32[Array, "b h n"]:
+        """Mass received, averaged over the query heads of a KV head."""
+        return self.column_sums_by_head().mean(2)
+
+    def column_sums_by_head(self) -> Float32[Array, "b h g n"]:
+        """Mass received from each query head."""
         return self.data[ColumnSums.key]
 
     def moments(self, skip: int) -> Moments:

@@ -1,5 +1,6 @@
 """Where regions stand in a pool: integers planned on the host, and the jitted loops that move slots between pools."""
 
+from dataclasses import fields
 from functools import partial
 
 import jax
@@ -51,32 +52,45 @@ def move_regions(source, old, new, length, *, slots: int):
     return lax.fori_loop(0, length.shape[0], copy, pools)
 
 
+def _fresh(x):
+    """A copy in the same memory: the step that will own it may overwrite it."""
+    return jax.device_put(x, x.sharding, may_alias=False) if isinstance(x, jax.Array) else x
+
+
 def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCache:
     """The same cache in a pool with these capacities (each at least its length); it shares no buffer with the old one."""
     trim()
     start, capacity, slots = plan_regions(np.maximum(capacity, cache.lengths), reserve_slots)
-    source, shape = jax.tree.flatten((cache.k, cache.v, cache.pos, cache.stats))
+    pooled = [name for name in ("k", "v", "pos", "stats") if name != "v" or cache.values.home == "device"]
+    source, shape = jax.tree.flatten({name: getattr(cache, name) for name in pooled})
     moved = move_regions(source, cache.start, jnp.asarray(start), cache.length, slots=slots)
-    k, v, pos, stats = jax.tree.unflatten(shape, moved)
-    pools = dict(k=k, v=v, pos=pos, stats=stats, start=jnp.asarray(start), capacity=jnp.asarray(capacity))
-    rest = {name: getattr(cache, name) for name in ("length", "budget", "position", "steps", "logits", "evidence")}
-    return KVCache(**pools, **jax.tree.map(jnp.copy, rest))
+    pools = jax.tree.unflatten(shape, moved) | dict(start=jnp.asarray(start), capacity=jnp.asarray(capacity))
+    if "v" not in pooled:
+        pools["v"] = cache.values.relocate(cache.v, cache.start, pools["start"], cache.length, slots)
+    rest = {f.name: getattr(cache, f.name) for f in fields(cache) if f.name not in pools}
+    return KVCache(**pools, **jax.tree.map(_fresh, rest))
 
 
 def stack(caches: list[KVCache]) -> KVCache:
     """The rows of several caches as one batch, so that they decode together; none of them changes."""
     if not caches:
         raise ValueError("expected at least one cache to stack; got an empty list")
-    shapes = {(c.start.shape[0], c.start.shape[2], c.k.shape[1:], str(c.k.dtype), tuple(c.stats)) for c in caches}
+    shapes = {(c.start.shape[0], c.start.shape[2], c.k.shape[1:], str(c.k.dtype), tuple(c.stats), c.values) for c in caches}
     if len(shapes) > 1:
         raise ValueError(f"caches of different models or encodings cannot share a pool: {sorted(map(str, shapes))}")
     shift = np.cumsum([0] + [c.slots for c in caches[:-1]])
     cat = lambda xs, axis: jnp.concatenate(xs, axis)  # noqa: E731
-    pools = jax.tree.map(lambda *x: cat(x, 0), *[(c.k, c.v, c.pos, c.stats) for c in caches])
+    pools = jax.tree.map(lambda *x: cat(x, 0), *[(c.k, c.pos, c.stats) for c in caches])
     rows = {f: cat([getattr(c, f) for c in caches], 1) for f in ("length", "capacity", "budget")}
     start = cat([c.start + int(s) for c, s in zip(caches, shift, strict=True)], 1)
     heads = {f: cat([getattr(c, f) for c in caches], 0) for f in ("position", "steps", "logits")}
     evidence = jax.tree.map(lambda *x: cat(x, 0), *[c.evidence for c in caches])
-    k, v, pos, stats = pools
-    joined = KVCache(k=k, v=v, pos=pos, stats=stats, start=start, evidence=evidence, **rows, **heads)
+    memory = {name: cat([c.memory[name] for c in caches], 1) for name in caches[0].memory}
+    values, states = caches[0].values, [c.retrieval for c in caches]
+    k, pos, stats = pools
+    v = cat([c.v for c in caches], 0) if values.home == "device" else values.concatenate([c.v for c in caches])
+    joined = KVCache(
+        k=k, v=v, pos=pos, stats=stats, start=start, evidence=evidence, memory=memory, values=values,
+        retrieval=states[0].stack(states) if states[0] != () else (), **rows, **heads,
+    )  # fmt: skip
     return resize(joined, np.asarray(joined.capacity))

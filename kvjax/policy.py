@@ -9,7 +9,7 @@ from flax import struct
 from kvjax import stage
 from kvjax.allocate import Uniform
 from kvjax.encode import Plain
-from kvjax.evidence import Need
+from kvjax.evidence import Need, union
 from kvjax.merge import Drop
 from kvjax.retrieve import Everything
 from kvjax.schedule import AfterPrefill
@@ -82,8 +82,18 @@ class Policy:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The evidence the scorer reads."""
-        return self.score.needs
+        """The evidence its stages read."""
+        return union(*(getattr(self, slot).needs for slot in _SLOTS))
+
+    @property
+    def padded(self) -> bool:
+        """Whether decoding needs a static bound on the slots of a region."""
+        return self.when.decoding or self.retrieve.padded or self.encode.padded
+
+    def check(self, model: Any, length: int) -> None:
+        """Raise ValueError if a stage fits neither the model nor a prompt of `length` tokens."""
+        for slot in _SLOTS:
+            getattr(self, slot).check(model, length, self.total(length))
 
     def total(self, length: int) -> int:
         """Mean slots per KV head for a prompt of `length` tokens, never more than it has."""

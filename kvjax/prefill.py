@@ -77,7 +77,7 @@ class PromptBlock:
     count: Int32[Array, " b"]
     window: int | None = struct.field(pytree_node=False)
 
-    def column_sums(self) -> Float32[Array, "b h n"]:
+    def column_sums(self) -> Float32[Array, "b h g n"]:
         length = self.offset + self.count
         return column_sums(self.heads.q, self.k, self.lse, offset=self.offset[0], length=length, window=self.window)
 

@@ -15,7 +15,7 @@ from kvjax import evidence as ev
 from kvjax.attend import Heads
 from kvjax.cache import KVCache
 from kvjax.evict import evict
-from kvjax.kernels.ragged_attention import ragged_probs
+from kvjax.kernels.ragged_attention import probabilities
 from kvjax.policy import Policy
 
 
@@ -25,13 +25,14 @@ class Spec:
 
     Attributes:
         decoder: the model's layers, without weights.
-        retrieve: the policy's retriever.
+        retrieve, encode: the policy's retriever and encoder.
         policy: the whole policy if it evicts while decoding, else None.
-        cap: slots a policy's view is padded to (a power of two at least the widest region); 0 without eviction.
+        cap: slots a region is padded to where something needs a static bound (a power of two at least the widest), else 0.
     """
 
     decoder: Any = struct.field(pytree_node=False)
     retrieve: Any
+    encode: Any
     policy: Policy | None
     cap: int = struct.field(pytree_node=False, default=0)
 
@@ -42,6 +43,7 @@ class StepBlock:
 
     heads: Heads
     cache: KVCache
+    encode: Any
     lse: Any
     offset: Int32[Array, " b"]
     count: Int32[Array, " b"]
@@ -49,17 +51,19 @@ class StepBlock:
     cap: int = struct.field(pytree_node=False)
     window: int | None = struct.field(pytree_node=False)
 
-    def column_sums(self) -> Float32[Array, "b h n"]:
+    def column_sums(self) -> Float32[Array, "b h g n"]:
         t = jnp.arange(self.heads.q.shape[3], dtype=jnp.int32)
-        c, at = self.cache, self.offset[:, None] + t
-        where = (c.pos, c.start[self.layer], c.length[self.layer], at, self.lse)
-        p = ragged_probs(self.heads.q, c.k, *where, cap=self.cap, window=self.window)
+        how = dict(positions=self.offset[:, None] + t, window=self.window, cap=self.cap)
+        p = probabilities(self.encode.scores(self.heads.q, self.cache, self.layer, **how), self.lse)
         real = (t < self.count[:, None])[:, None, None, :, None]
-        return jnp.where(real, p, 0.0).mean(2).sum(2)
+        return jnp.where(real, p, 0.0).sum(3)
 
 
-def append(cache: KVCache, layer: int, *, heads: Heads, positions, real: Bool[Array, "b t"]) -> KVCache:
-    """Write new keys, values and positions behind each region's last slot; rows that are not real are left out."""
+def append(cache: KVCache, layer: int, encode, *, heads: Heads, positions, real: Bool[Array, "b t"]) -> KVCache:
+    """Write new keys, values and positions behind each region's last slot; rows that are not real are left out.
+
+    `encode` is the encoder as this layer uses it.
+    """
     b, h, t, d = heads.k.shape
     behind = cache.start[layer] + cache.length[layer]
     slot = behind[..., None] + jnp.arange(t, dtype=jnp.int32)
@@ -67,8 +71,8 @@ def append(cache: KVCache, layer: int, *, heads: Heads, positions, real: Bool[Ar
     put = lambda pool, rows: pool.at[slot].set(rows.astype(pool.dtype), mode="drop")  # noqa: E731
     at = jnp.broadcast_to(positions[:, None], (b, h, t)).reshape(-1)
     return cache.replace(
-        k=put(cache.k, heads.k.reshape(-1, d)),
-        v=put(cache.v, heads.v.reshape(-1, d)),
+        k=put(cache.k, encode.encode(heads.k).reshape(-1, cache.k.shape[1])),
+        v=encode.values.put(cache.v, slot, heads.v.reshape(-1, d)),
         pos=put(cache.pos, at),
         stats={name: put(x, jnp.zeros(slot.shape)) for name, x in cache.stats.items()},
         length=cache.length.at[layer].add(real.sum(-1).astype(jnp.int32)[:, None]),
@@ -77,13 +81,14 @@ def append(cache: KVCache, layer: int, *, heads: Heads, positions, real: Bool[Ar
 
 def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, real, count):
     """Append, attend over everything, then evict: the seam of one layer."""
-    window = spec.decoder.windows[layer]
-    cache = append(cache, layer, heads=heads, positions=positions, real=real)
-    out, lse = spec.retrieve.attend(heads, cache, layer, positions=positions, window=window)
+    window, encode, retrieve = spec.decoder.windows[layer], spec.encode.at(layer), spec.retrieve.at(layer)
+    cache = append(cache, layer, encode, heads=heads, positions=positions, real=real)
+    out, lse = retrieve.attend(heads, cache, layer, positions=positions, window=window, encode=encode, cap=spec.cap)
+    cache = retrieve.observe(cache, layer, heads, real=real, lse=lse)
     if spec.policy is not None:
-        offset = positions[:, 0]
         block = StepBlock(
-            heads=heads, cache=cache, lse=lse, offset=offset, count=count, layer=layer, cap=spec.cap, window=window
+            heads=heads, cache=cache, encode=encode, lse=lse, offset=positions[:, 0], count=count, layer=layer, cap=spec.cap,
+            window=window,
         )  # fmt: skip
         cache = _fold_and_evict(spec, cache, layer, block=block)
     return out, cache
@@ -92,9 +97,10 @@ def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, 
 def _fold_and_evict(spec: Spec, cache: KVCache, layer: int, *, block: StepBlock) -> KVCache:
     """Fold the step into the layer's evidence, then evict; only the carried part stays in the cache."""
     carried = ev.observe(cache.evidence[layer], block)
-    transient = {n.key: n.now(block) for n in spec.policy.needs if not n.carried}
+    transient = {n.key: n.now(block) for n in spec.policy.score.needs if not n.carried}
     seen = carried.replace(data={**carried.data, **transient})
-    cache = evict(spec.policy, cache, layer, seen=seen, cap=spec.cap, count=block.count)
+    how = dict(cap=spec.cap, count=block.count, encode=block.encode, dtype=block.heads.k.dtype)
+    cache = evict(spec.policy, cache, layer, seen=seen, **how)
     evidence = (*cache.evidence[:layer], carried, *cache.evidence[layer + 1 :])
     return cache.replace(evidence=evidence)
 
@@ -103,12 +109,13 @@ def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], 
     """Tokens through every layer; row b holds count[b] real ones. Returns (cache, hidden states [b, t, e])."""
     t = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     positions, real = cache.position[:, None] + t, t < count[:, None]
-    x = spec.decoder.embed(params, tokens)
+    x, cache = spec.decoder.embed(params, tokens), spec.retrieve.begin(cache)
     for layer, weights in enumerate(params["layers"]):
         attend = partial(
             _attend, spec=spec, cache=cache, layer=layer, positions=positions, real=real, count=count
         )  # fmt: skip
         x, cache = spec.decoder.layer(weights, x, positions, attend)
+    cache = spec.retrieve.end(cache, spec.encode, count=count)
     return cache.replace(position=cache.position + count, steps=cache.steps + count), x
 
 

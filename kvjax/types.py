@@ -10,7 +10,9 @@ Einsum strings use the same letters.
 
 from typing import Any
 
-from jaxtyping import Array, Bool, Float, Float32, Int32
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Float32, Int32, Integer
 
 Queries = Float[Array, "b h g t d"]
 Keys = Float[Array, "b h n d"]
@@ -20,11 +22,22 @@ Mask = Bool[Array, "b h n"]
 Positions = Int32[Array, "b h n"]
 Budget = Int32[Array, "l b h"]
 Regions = Int32[Array, "l b h"]
-Pool = Float[Array, "s d"]
+SlotPositions = Integer[Array, " s"]
 Logits = Float32[Array, "b v"]
 
 #: A number that is a pytree leaf: a Python number, a traced scalar, or the placeholder a pytree transformation puts there.
 Number = Any
+
+
+def table() -> Any:
+    """A calibrated table as a field of a stage: a leaf; repr and equality rest on the stage's static `origin` instead."""
+    return struct.field(repr=False, compare=False)
+
+
+def position_dtype(max_positions: int) -> Any:
+    """The dtype of stored positions: two bytes a slot where the model's context allows."""
+    return jnp.uint16 if max_positions <= 1 << 16 else jnp.int32
+
 
 #: Slots by which every region is aligned. Tensor-memory copies need 8; finer than a 64-slot page wastes less.
 ALIGN = 8

@@ -44,9 +44,11 @@ class Ranking:
         protected: slots kept whatever their score (sinks, recent window).
         valid: slots that hold a token.
         pos: original positions.
+        measured: what the allocator measured of each layer, stacked [l, b, ...].
     """
 
     scores: Float32[Array, "l b h n"]
     protected: Bool[Array, "l b h n"]
     valid: Bool[Array, "l b h n"]
     pos: Int32[Array, "l b h n"]
+    measured: Any = ()

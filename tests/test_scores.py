@@ -91,7 +91,7 @@ def test_accumulated_attention(arrays, view, scorer, ref):
     rows = [attention.attention_rows(arrays["q"][b, :, :, :n], arrays["k"][b, :, :n]) for b, n in enumerate(LENGTHS)]
     mass = np.stack([np.pad(accumulated.column_sums(r), ((0, 0), (0, N - r.shape[-1]))) for r in rows]).astype(np.float32)
     start = view.replace(stats={"mass": jnp.zeros((B, H, N))})
-    done = start.replace(stats=scorer.observe(start, seen_of({ev.ColumnSums()}, column_sums=jnp.asarray(mass))))
+    done = start.replace(stats=scorer.observe(start, seen_of({ev.ColumnSums()}, column_sums=jnp.asarray(mass)[:, :, None])))
     got = scorer.score(done, seen_of(set()))
     for b, r in enumerate(rows):
         np.testing.assert_allclose(got[b, :, : r.shape[-1]], ref(r), rtol=1e-5, atol=1e-6)

@@ -107,7 +107,7 @@ def test_bytes_as_accounted(pre, name):
     arrays = (cache.k, cache.v, cache.pos, cache.stats, cache.start, cache.length, cache.capacity, cache.budget, cache.evidence)
     assert cache.nbytes == sum(x.nbytes for x in jax.tree.leaves(arrays))
     assert cache.host_nbytes == 0
-    assert cache.slot_nbytes == 2 * 16 * 4 + 4 + 4 * len(cache.stats)
+    assert cache.slot_nbytes == 2 * 16 * 4 + 2 + 4 * len(cache.stats)
     assert cache.used_nbytes == cache.lengths.sum() * cache.slot_nbytes
 
 

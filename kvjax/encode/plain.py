@@ -4,28 +4,68 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Float
 
+from kvjax.encode.scored import scored_attention
+from kvjax.encode.values import OnDevice
+from kvjax.kernels.ragged_attention import ragged_attention, ragged_scores
 from kvjax.stage import Encoder
+from kvjax.types import Keys
+
+
+class Dense(Encoder):
+    """Keys as rows of d numbers: what `Plain` and `Cast` share."""
+
+    @property
+    def padded(self) -> bool:
+        return self.values.home != "device"
+
+    def keys(self, slots: int, d: int, dtype: Any) -> Float[Array, "s d"]:
+        return jnp.zeros((slots, d), self.value_dtype(dtype))
+
+    def encode(self, k: Keys) -> Keys:
+        return k
+
+    def decode(self, rows: Keys, dtype: Any) -> Keys:
+        return rows.astype(dtype)
+
+    def scores(self, q, cache: Any, layer: int, *, positions, window: int | None, cap: int):
+        where = (cache.pos, cache.start[layer], cache.length[layer], positions)
+        return ragged_scores(q, cache.k, *where, cap=cap, window=window)
+
+    def attention(self, q, cache: Any, layer: int, *, positions, window: int | None, cap: int):
+        if self.padded:
+            return scored_attention(self, q, cache, layer, positions=positions, window=window, cap=cap)
+        where = (cache.pos, cache.start[layer], cache.length[layer], positions)
+        return ragged_attention(q, cache.k, cache.v, *where, window=window)
 
 
 @struct.dataclass
-class Plain(Encoder):
-    """Slots in the model's own dtype."""
+class Plain(Dense):
+    """Slots in the model's own dtype.
 
-    def dtype(self, model_dtype: Any) -> Any:
-        return model_dtype
+    Args:
+        values: where values live: OnDevice(), or in host memory with OnHost() or ByCallback().
+    """
+
+    values: Any = OnDevice()
 
 
 @struct.dataclass
-class Cast(Encoder):
-    """Slots in `to` ("bfloat16", "float16", "float32"), whatever the model computes in; rounded once, when stored."""
+class Cast(Dense):
+    """Slots in `to` ("bfloat16", "float16", "float32"), whatever the model computes in; rounded once, when stored.
+
+    Args:
+        to: the stored dtype.   values: where values live, as in `Plain`.
+    """
 
     to: str = struct.field(pytree_node=False, default="bfloat16")
+    values: Any = OnDevice()
 
     def __post_init__(self):
         if self.to not in ("bfloat16", "float16", "float32"):
             raise ValueError(f'Cast stores slots as "bfloat16", "float16" or "float32"; got {self.to!r}')
 
-    def dtype(self, model_dtype: Any) -> Any:
-        del model_dtype
+    def value_dtype(self, dtype: Any) -> Any:
+        del dtype
         return jnp.dtype(self.to)

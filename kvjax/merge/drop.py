@@ -15,6 +15,6 @@ class Drop(Merger):
 
     rewrites: ClassVar[bool] = False
 
-    def __call__(self, view: LayerView, keep: Mask, scores: Scores) -> LayerView:
+    def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: dict) -> tuple[LayerView, dict]:
         del keep, scores
-        return view
+        return view, memory

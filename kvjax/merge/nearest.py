@@ -51,8 +51,8 @@ class NearestKey(Merger):
 
     threshold: Number = 0.6
 
-    def __call__(self, view: LayerView, keep: Mask, scores: Scores) -> LayerView:
+    def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: dict) -> tuple[LayerView, dict]:
         del scores
         nearest, cosine = nearest_kept(view.k, keep)
         joins = view.valid & ~keep & (cosine > self.threshold)
-        return view.replace(v=average_into(view.v, nearest, joins))
+        return view.replace(v=average_into(view.v, nearest, joins)), memory

@@ -1,15 +1,15 @@
 """Every query reads every slot its head holds."""
 
+from typing import Any
+
 from flax import struct
 
-from kvjax.kernels.ragged_attention import ragged_attention
-from kvjax.stage import Retriever
+from kvjax.stage import Encoder, Retriever
 
 
 @struct.dataclass
 class Everything(Retriever):
     """No selection at query time: what eviction left is what attention reads."""
 
-    def attend(self, heads, cache, layer: int, *, positions, window: int | None):
-        where = (cache.pos, cache.start[layer], cache.length[layer], positions)
-        return ragged_attention(heads.q, cache.k, cache.v, *where, window=window)
+    def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
+        return encode.attention(heads.q, cache, layer, positions=positions, window=window, cap=cap)

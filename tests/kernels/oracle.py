@@ -14,17 +14,17 @@ def softmax_row(q, k, v):
 
 
 def prefill(q, k, v, *, offset, window=None, length=None):
-    """(out [b h g t d], lse [b h g t], column sums [b h n]) of causal attention."""
+    """(out [b h g t d], lse [b h g t], column sums [b h g n]) of causal attention."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     b, h, g, t, d = q.shape
-    out, lse, sums = np.zeros(q.shape), np.zeros(q.shape[:-1]), np.zeros(k.shape[:3])
+    out, lse, sums = np.zeros(q.shape), np.zeros(q.shape[:-1]), np.zeros((b, h, g, k.shape[2]))
     for row, head, group, i in np.ndindex(b, h, g, t):
         at = offset + i
         seen = slice(0 if window is None else max(0, at - window + 1), at + 1)
         found = softmax_row(q[row, head, group, i], k[row, head, seen], v[row, head, seen])
         out[row, head, group, i], lse[row, head, group, i], p = found
         if length is None or at < length[row]:
-            sums[row, head, seen] += p / g
+            sums[row, head, group, seen] += p
     return out, lse, sums
 
 

@@ -58,17 +58,22 @@ def close(got, want, dtype):
     assert np.max(np.abs(got - want) / scale) <= TOLERANCE[dtype]
 
 
+def probs(q, k, pos, start, length, q_pos, lse, **how):
+    """Probabilities of every slot, by the scores."""
+    return op.probabilities(op.ragged_scores(q, k, pos, start, length, q_pos, **how), lse)
+
+
 def check(impl, operands, dtype, window, cap):
     """attention and probs of one implementation against the oracle."""
     q, k, v, pos, start, length, q_pos = operands
-    out, lse, probs = oracle.ragged(*map(np.asarray, operands), window=window, cap=cap)
+    out, lse, weights = oracle.ragged(*map(np.asarray, operands), window=window, cap=cap)
     got, got_lse = op.ragged_attention(*operands, window=window, impl=impl)
     assert got.dtype == dtype and got_lse.dtype == jnp.float32
     close(got, out, dtype)
     close(got_lse, lse, dtype)
-    got = op.ragged_probs(q, k, pos, start, length, q_pos, got_lse, cap=cap, window=window, impl=impl)
+    got = probs(q, k, pos, start, length, q_pos, got_lse, cap=cap, window=window, impl=impl)
     assert got.shape == (*q.shape[:-1], cap) and got.dtype == jnp.float32
-    close(got, probs, dtype)
+    close(got, weights, dtype)
 
 
 @pytest.mark.parametrize("case, dtype", [(c, "float32") for c in CASES] + [(c, "bfloat16") for c in HALF])
@@ -102,8 +107,8 @@ def test_probabilities_beyond_cap_are_left_out():
     q, k, v, pos, start, length, q_pos = operands = make([[30, 7]], 2, 1, 8, "float32")
     for impl in api.IMPLEMENTATIONS:
         _, lse = op.ragged_attention(*operands, impl=impl)
-        full = op.ragged_probs(q, k, pos, start, length, q_pos, lse, cap=40, impl=impl)
-        part = op.ragged_probs(q, k, pos, start, length, q_pos, lse, cap=12, impl=impl)
+        full = probs(q, k, pos, start, length, q_pos, lse, cap=40, impl=impl)
+        part = probs(q, k, pos, start, length, q_pos, lse, cap=12, impl=impl)
         np.testing.assert_allclose(full[..., :12], part, rtol=1e-6)
         assert part.shape[-1] == 12 and not np.any(full[..., 30:])
         np.testing.assert_allclose(full.sum(axis=-1), 1.0, rtol=1e-5)
@@ -130,7 +135,7 @@ def test_refusals_name_the_way_out():
     with pytest.raises(ValueError, match="window"):
         op.ragged_attention(q, k, v, pos, start, length, q_pos, window=0)
     with pytest.raises(ValueError, match="cap"):
-        op.ragged_probs(q, k, pos, start, length, q_pos, jnp.zeros(q.shape[:-1]), cap=0)
+        op.ragged_scores(q, k, pos, start, length, q_pos, cap=0)
     # Under the run-time type checks of this suite the annotations speak first.
     with pytest.raises(ValueError, match="pos"):
         api._check(q, k, v, pos[:-1], start, length, q_pos, None)

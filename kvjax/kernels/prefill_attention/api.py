@@ -50,10 +50,10 @@ def column_sums(
     length: Int32[Array, " b"],
     window: int | None = None,
     impl: str | None = None,
-) -> Float32[Array, "b h n"]:
-    """The attention each key received: over query rows the sum, over the g query heads the mean.
+) -> Float32[Array, "b h g n"]:
+    """The attention each key received from each query head, summed over query rows.
 
-    c_j = (1/g) sum_g sum_{i: offset+i < length} p_ij, with p as in `prefill_attention`, recomputed from its lse.
+    c_j = sum_{i: offset+i < length} p_ij, with p as in `prefill_attention`, recomputed from its lse.
 
     Args:
         q: queries as given to `prefill_attention`.

@@ -20,12 +20,12 @@ def attention(q: Float[Array, "b h g t d"], k: Float[Array, "b h n d"], v: Float
 
 
 @partial(jax.jit, static_argnames="window")
-def column_sums(q, k, lse, offset, length, *, window) -> Float[Array, "b h n"]:
+def column_sums(q, k, lse, offset, length, *, window) -> Float[Array, "b h g n"]:
     """Definition of `api.column_sums`."""
     weights = jnp.exp(_scores(q, k, offset, window) - lse[..., None])
     counted = offset + jnp.arange(q.shape[3])[None, :] < length[:, None]
     weights = jnp.where(counted[:, None, None, :, None], weights, 0.0)
-    return weights.sum(axis=3).mean(axis=2)
+    return weights.sum(axis=3)
 
 
 def _scores(q, k, offset, window) -> Float[Array, "b h g t n"]:

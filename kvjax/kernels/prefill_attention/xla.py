@@ -78,10 +78,10 @@ def column_sums(q, k, lse, offset, length, *, window: int | None, config: Config
         def tile(index, total):
             return _sum_columns(total, tiles[index], lses[index], keys, offset + index * tiling.rows, tiling)
 
-        return lax.fori_loop(0, tiling.count, tile, jnp.zeros(keys.shape[0], jnp.float32))
+        return lax.fori_loop(0, tiling.count, tile, jnp.zeros((q.shape[2], keys.shape[0]), jnp.float32))
 
     sums = lax.map(head, (_split(q, tiling), _split(lse, tiling, fill=jnp.inf), _flat(k)))
-    return sums.reshape(k.shape[:3]) / q.shape[2]
+    return sums.reshape(*k.shape[:2], q.shape[2], k.shape[2])
 
 
 def _attend(queries: Float[Array, "r d"], keys: Float[Array, "n d"], values: Float[Array, "n d"], first, tiling):
@@ -104,15 +104,16 @@ def _attend(queries: Float[Array, "r d"], keys: Float[Array, "n d"], values: Flo
     return out / total[:, None], high * scale + jnp.log(total)
 
 
-def _sum_columns(sums: Float[Array, " n"], queries, lse: Float[Array, " r"], keys, first, tiling: Tiling):
+def _sum_columns(sums: Float[Array, "g n"], queries, lse: Float[Array, " r"], keys, first, tiling: Tiling):
     """Add one tile's probabilities to the column sums of the keys it sees."""
 
     scale = 1 / math.sqrt(queries.shape[1])
 
     def fold(block, sums, masked):
         scores, at = _scores(queries, keys, block, first, tiling, masked)
-        part = lax.dynamic_slice_in_dim(sums, at, tiling.keys) + jnp.exp(scores * scale - lse[:, None]).sum(axis=0)
-        return lax.dynamic_update_slice_in_dim(sums, part, at, axis=0)
+        mass = jnp.exp(scores * scale - lse[:, None]).reshape(sums.shape[0], tiling.rows, tiling.keys).sum(axis=1)
+        part = lax.dynamic_slice_in_dim(sums, at, tiling.keys, axis=1) + mass
+        return lax.dynamic_update_slice_in_dim(sums, part, at, axis=1)
 
     return _over_blocks(fold, sums, first, keys.shape[0], tiling)
 

@@ -1,5 +1,5 @@
 """Attention of new tokens over the packed pool, where every (row, KV head) owns a region of its own length."""
 
-from .api import ragged_attention, ragged_probs
+from .api import probabilities, ragged_attention, ragged_scores
 
-__all__ = ["ragged_attention", "ragged_probs"]
+__all__ = ["probabilities", "ragged_attention", "ragged_scores"]

@@ -1,10 +1,11 @@
 """Ragged attention over a packed pool: what is computed, and which implementation computes it."""
 
-from jaxtyping import Array, Float, Float32, Int32
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Float32, Int32, Integer
 
 from . import reference, xla
 
-#: Implementations by name; each module defines `attention` and `probs`.
+#: Implementations by name; each module defines `attention` and `scores`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
 
 
@@ -12,7 +13,7 @@ def ragged_attention(
     q: Float[Array, "b h g t d"],
     k: Float[Array, "s d"],
     v: Float[Array, "s d"],
-    pos: Int32[Array, " s"],
+    pos: Integer[Array, " s"],
     start: Int32[Array, "b h"],
     length: Int32[Array, "b h"],
     q_pos: Int32[Array, "b t"],
@@ -52,38 +53,39 @@ def ragged_attention(
     return _choose(impl).attention(q, k, v, pos, start, length, q_pos, window=window)
 
 
-def ragged_probs(
+def ragged_scores(
     q: Float[Array, "b h g t d"],
     k: Float[Array, "s d"],
-    pos: Int32[Array, " s"],
+    pos: Integer[Array, " s"],
     start: Int32[Array, "b h"],
     length: Int32[Array, "b h"],
     q_pos: Int32[Array, "b t"],
-    lse: Float32[Array, "b h g t"],
     *,
     cap: int,
     window: int | None = None,
     impl: str | None = None,
 ) -> Float32[Array, "b h g t cap"]:
-    """The probabilities of `ragged_attention`, padded to `cap` slots a region: p_ij = exp(s_ij - lse_i), else 0.
+    """The scores of `ragged_attention`, padded to `cap` slots a region: s_ij = q_i . k_j / sqrt(d), else -inf.
 
     Args:
         q, k, pos, start, length, q_pos, window, impl: as given to `ragged_attention`.
-        lse: what it returned.
         cap: slots of the widest region; static. Slots of a region beyond `cap` are left out.
 
     Returns:
-        Probabilities in float32, zero where the query does not see the slot.
+        Scores in float32, -inf where the query does not see the slot; exp(s - lse) are the probabilities.
 
     Raises:
         ValueError: shapes that do not fit, a window or cap below 1, an unknown implementation.
     """
     _check(q, k, k, pos, start, length, q_pos, window)
-    if lse.shape != q.shape[:-1]:
-        raise ValueError(f"lse must be {q.shape[:-1]} for q {q.shape}, got {lse.shape}: pass what attention returned")
     if cap < 1:
         raise ValueError(f"cap must be at least 1 slot, got {cap}")
-    return _choose(impl).probs(q, k, pos, start, length, q_pos, lse, cap=cap, window=window)
+    return _choose(impl).scores(q, k, pos, start, length, q_pos, cap=cap, window=window)
+
+
+def probabilities(scores: Float32[Array, "b h g t n"], lse: Float32[Array, "b h g t"]) -> Float32[Array, "b h g t n"]:
+    """exp(scores - lse), zero where a query sees nothing."""
+    return jnp.exp(scores - jnp.maximum(lse, -1e30)[..., None])
 
 
 def _choose(impl: str | None):

@@ -21,11 +21,10 @@ def attention(q, k, v, pos, start, length, q_pos, *, window):
 
 
 @partial(jax.jit, static_argnames=("cap", "window"))
-def probs(q, k, pos, start, length, q_pos, lse, *, cap, window):
-    """Definition of `api.ragged_probs`."""
+def scores(q, k, pos, start, length, q_pos, *, cap, window):
+    """Definition of `api.ragged_scores`."""
     slots, held = _region_slots(start, length, cap)
-    scores = _scores(q, k, pos, slots, held, q_pos, window)
-    return jnp.exp(scores - jnp.maximum(lse, -1e30)[..., None])
+    return _scores(q, k, pos, slots, held, q_pos, window)
 
 
 def _region_slots(start, length, cap: int):

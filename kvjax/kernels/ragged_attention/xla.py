@@ -58,26 +58,25 @@ def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config:
 
 
 @partial(jax.jit, static_argnames=("cap", "window", "config"))
-def probs(q, k, pos, start, length, q_pos, lse, *, cap: int, window: int | None, config: Config = Config()):
-    """See `api.ragged_probs`."""
+def scores(q, k, pos, start, length, q_pos, *, cap: int, window: int | None, config: Config = Config()):
+    """See `api.ragged_scores`."""
     b, h, g, t, d = q.shape
     block = config.blocks[-1]
     seen_pos = pos if t > 1 or window is not None else None
 
     def region(args):
-        (rows, start, length, q_pos), lse = args
+        rows, start, length, q_pos = args
 
         def fill(index, out):
             held = jnp.arange(block) < length - index * block
             scores = _scores(rows, k, seen_pos, start + index * block, held, q_pos, window, block=block)
-            return lax.dynamic_update_slice(out, jnp.exp(scores - lse[:, None]), (0, index * block))
+            return lax.dynamic_update_slice(out, scores, (0, index * block))
 
         blocks = -(-jnp.minimum(length, cap) // block)
         width = -(-cap // block) * block
-        return lax.fori_loop(0, blocks, fill, jnp.zeros((rows.shape[0], width)))[:, :cap]
+        return lax.fori_loop(0, blocks, fill, jnp.full((rows.shape[0], width), -jnp.inf))[:, :cap]
 
-    flat_lse = jnp.maximum(lse.reshape(b * h, g * t), LOW)
-    return lax.map(region, (_regions(q, start, length, q_pos), flat_lse)).reshape(b, h, g, t, cap)
+    return lax.map(region, _regions(q, start, length, q_pos)).reshape(b, h, g, t, cap)
 
 
 def _regions(q: Float[Array, "b h g t d"], start: Int32[Array, "b h"], length: Int32[Array, "b h"], q_pos):

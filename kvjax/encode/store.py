@@ -1,0 +1,22 @@
+"""What a store of rows is to those who only count its bytes: a jax array, or an object that knows its own."""
+
+from typing import Any
+
+import jax
+
+
+def is_store(x: Any) -> bool:
+    """Whether x holds rows outside jax arrays (NumPy rows behind a callback)."""
+    return hasattr(x, "host_rows")
+
+
+def on_host(x: Any) -> bool:
+    """Whether the bytes of x are in host memory."""
+    if is_store(x):
+        return True
+    return isinstance(x, jax.Array) and x.sharding.memory_kind == "pinned_host"
+
+
+def store_nbytes(x: Any) -> int:
+    """Bytes of x."""
+    return int(x.nbytes)
