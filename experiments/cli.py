@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from experiments.commands import bench, generate, report, show, sweep
+from experiments.commands import ablate, bench, generate, report, show, sweep
 from experiments.console import complain
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("generate")(generate.generate)
 app.command("sweep")(sweep.sweep)
 app.command("report")(report.report)
 app.command("show")(show.show)
+app.command("ablate")(ablate.ablate)
 app.add_typer(bench.app, name="bench")
 
 

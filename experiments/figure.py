@@ -90,7 +90,7 @@ def _scale(line: Line, name: str) -> float:
 
 def _memory_axis(axis: Axes, lines: Sequence[Line]) -> None:
     axis.set_xscale("log")
-    axis.set_xlabel(f"MB allocated for the prompt (full: {lines[0].full / MB:.1f})")
+    axis.set_xlabel(f"device MB allocated for the prompt (full: {lines[0].full / MB:.1f})")
     axis.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())

@@ -30,12 +30,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Line:
-    """One policy at one budget."""
+    """One policy at one budget: the share of slots kept, bytes on the device, in host memory, and of the full cache."""
 
     policy: str
     budget: int | float
     share: float
     allocated: float
+    host: float
     full: float
     scores: dict[str, Score]
 
@@ -93,7 +94,8 @@ def _line(policy: str, budget: int | float, rows: list[Row], reference: dict[tup
         policy=policy,
         budget=budget,
         share=mean("kept_share"),
-        allocated=mean("allocated_bytes") + mean("host_bytes"),
+        allocated=mean("allocated_bytes"),
+        host=mean("host_bytes"),
         full=mean("full_bytes"),
         scores={name: _score(found, reference) for name, found in by_column.items()},
     )
@@ -117,11 +119,11 @@ def _order(line: Line) -> tuple[Any, ...]:
 
 def markdown(table: Table) -> str:
     """The table as markdown; needle scores in percent, perplexity in nats per token, each with its 95% interval."""
-    heads = ["policy", "budget", "kept", "MB", *(_title(name) for name in table.columns)]
+    heads = ["policy", "budget", "kept", "device MB", "host MB", *(_title(name) for name in table.columns)]
     body = [heads, ["---"] * 2 + ["--:"] * (len(heads) - 2)]
     body += [_cells(line, table.columns) for line in table.lines]
     title = f"**{table.model} ({table.dtype}), {table.length} tokens; full cache {table.lines[0].full / MB:.1f} MB**"
-    note = "MB: 10^6 bytes allocated for the prompt. Intervals: 95%; of nats: of the loss against the full cache."
+    note = "MB: 10^6 bytes allocated for the prompt; host: values or whole heads kept in host memory. Intervals: 95%; of nats: of the loss against the full cache."
     return "\n".join([title, "", *("| " + " | ".join(row) + " |" for row in body), "", note, ""])
 
 
@@ -132,7 +134,7 @@ def _title(name: str) -> str:
 def _cells(line: Line, columns: Sequence[str]) -> list[str]:
     scores = [_words(line.scores[name]) if name in line.scores else "-" for name in columns]
     budget = "-" if line.policy == "full" else f"{line.budget}"
-    return [line.policy, budget, f"{100 * line.share:.1f}%", f"{line.allocated / MB:.2f}", *scores]
+    return [line.policy, budget, f"{100 * line.share:.1f}%", f"{line.allocated / MB:.2f}", f"{line.host / MB:.2f}", *scores]
 
 
 def _words(score: Score) -> str:

@@ -155,7 +155,10 @@ class Retriever(Stage):
         return cache
 
     def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
-        """(out [b h g t d], lse float32 [b h g t]) of the queries in `heads` over the layer's slots."""
+        """(out [b h g t d], lse float32 [b h g t], cache) of the queries in `heads` over the layer's slots.
+
+        The cache is the one given, with what the retriever notes of this reading in its state.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define attend(heads, cache, layer, ...)")
 
     def observe(self, cache: Any, layer: int, heads: Any, *, real: Bool[Array, "b t"], lse: Any) -> Any:

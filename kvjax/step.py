@@ -83,7 +83,7 @@ def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, 
     """Append, attend over everything, then evict: the seam of one layer."""
     window, encode, retrieve = spec.decoder.windows[layer], spec.encode.at(layer), spec.retrieve.at(layer)
     cache = append(cache, layer, encode, heads=heads, positions=positions, real=real)
-    out, lse = retrieve.attend(heads, cache, layer, positions=positions, window=window, encode=encode, cap=spec.cap)
+    out, lse, cache = retrieve.attend(heads, cache, layer, positions=positions, window=window, encode=encode, cap=spec.cap)
     cache = retrieve.observe(cache, layer, heads, real=real, lse=lse)
     if spec.policy is not None:
         block = StepBlock(

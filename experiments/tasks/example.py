@@ -43,3 +43,8 @@ class Example:
     def room(self) -> int:
         """Slots that the tokens after the compressed part need."""
         return len(self.fed) + len(self.answer)
+
+
+def block(policy: Any) -> int:
+    """Known tokens fed at once: one where the policy evicts while decoding, so that it keeps its schedule."""
+    return 1 if policy.when.decoding else 512

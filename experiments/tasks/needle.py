@@ -14,7 +14,7 @@ from typing import Any
 
 import kvjax
 from experiments.tasks.chat import continuation, encode_plain, frame
-from experiments.tasks.example import Example
+from experiments.tasks.example import Example, block
 from experiments.tasks.words import WORDS
 
 NAME = "needle"
@@ -56,7 +56,7 @@ def grade(lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[
     """
     del pre
     rows = cache.lengths.shape[1]
-    extended = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy)
+    extended = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy))
     out = kvjax.decode(lm, extended.cache, policy, max_new_tokens=len(example.answer), stop=())
     texts = [continuation(lm, example.prefix, [int(i) for i in row]) for row in out.tokens]
     return [{"correct": text.startswith(" " + example.answer_text), "answer": text} for text in texts]

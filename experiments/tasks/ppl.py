@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
 import kvjax
-from experiments.tasks.example import Example
+from experiments.tasks.example import Example, block
 
 NAME = "ppl"
 MODES = ("-",)
@@ -59,7 +59,7 @@ def grade(lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[
     """
     rows = cache.lengths.shape[1]
     known = list(example.answer[:-1])
-    extended = kvjax.extend(lm, cache, [known] * rows, policy, return_logits=True)
+    extended = kvjax.extend(lm, cache, [known] * rows, policy, return_logits=True, block=block(policy))
     targets = jnp.asarray(example.answer, jnp.int32)
     first = pre.rows[0].logits
     return [{"nll": float(_nats(first, row, targets))} for row in extended.logits[:, : len(known)]]

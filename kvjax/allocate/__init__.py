@@ -1,7 +1,37 @@
 """Allocators: scores → slots for every head, summing exactly to the total."""
 
 from kvjax.allocate.adaptive import Adaptive
+from kvjax.allocate.exact import exact_alloc
+from kvjax.allocate.layer_weights import LayerWeights
 from kvjax.allocate.pyramid import Pyramid, PyramidRounded
+from kvjax.allocate.repair import ArgMax, RoundRobin
 from kvjax.allocate.uniform import Uniform
+from kvjax.allocate.variance import (
+    AttentionVariance,
+    ExponentialDecay,
+    HeadsMinMax,
+    InverseVarianceSoftmax,
+    LayersMinMax,
+    Raw,
+    Reciprocal,
+)
+from kvjax.allocate.whole_layers import WholeLayers
 
-__all__ = ["Adaptive", "Pyramid", "PyramidRounded", "Uniform"]
+__all__ = [
+    "Adaptive",
+    "ArgMax",
+    "AttentionVariance",
+    "ExponentialDecay",
+    "HeadsMinMax",
+    "InverseVarianceSoftmax",
+    "LayerWeights",
+    "LayersMinMax",
+    "Pyramid",
+    "PyramidRounded",
+    "Raw",
+    "Reciprocal",
+    "RoundRobin",
+    "Uniform",
+    "WholeLayers",
+    "exact_alloc",
+]

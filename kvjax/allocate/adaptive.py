@@ -7,10 +7,11 @@ from flax import struct
 from jaxtyping import Array, Int32, UInt32
 
 from kvjax.allocate.uniform import Uniform
+from kvjax.evidence import Evidence, Need
 from kvjax.select.ranking import keys, top
 from kvjax.stage import Allocator
 from kvjax.types import Number
-from kvjax.view import Ranking
+from kvjax.view import LayerView, Ranking
 
 
 def flattened_counts(
@@ -37,6 +38,19 @@ class Adaptive(Allocator):
 
     alpha: Number = 0.2
     layers: Any = Uniform()
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return self.layers.needs
+
+    def at(self, layer: int) -> "Adaptive":
+        return self.replace(layers=self.layers.at(layer))
+
+    def check(self, model: Any, length: int, total: int) -> None:
+        self.layers.check(model, length, total)
+
+    def measure(self, view: LayerView, seen: Evidence) -> Any:
+        return self.layers.measure(view, seen)
 
     def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         budget = self.layers(ranking, total)

@@ -1,24 +1,154 @@
-"""Where values live (the device only, for now)."""
+"""Where values live: on the device, in host memory beside it, or in NumPy rows behind a callback. One seam, three homes.
 
+A *store* holds rows [slots, d]. Everything the library does with values goes through six operations of the home: `empty`, `put`,
+`take`, `copy`, `weigh` and, between programs, `relocate` and `concatenate`.
+"""
+
+from typing import Any, ClassVar
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
+from jax import lax
+from jax.experimental.compute_on import compute_on
+from jaxtyping import Array, Bool, Float, Float32, Int32
+
+_HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
+#: Slots weighed at a time on the device; slots of the smallest list that crosses to the host.
+_BLOCK, _FEWEST = 512, 64
 
 
 @struct.dataclass
 class OnDevice:
-    """Values in device memory."""
+    """Values in device memory, as a jax array."""
 
-    home = "device"
+    home: ClassVar[str] = "device"
 
-    def empty(self, slots, d, dtype):
+    def empty(self, slots: int, d: int, dtype: Any) -> Float[Array, "s d"]:
+        """A store of zeros."""
         return jnp.zeros((slots, d), dtype)
 
-    def put(self, store, slots, rows):
+    def put(self, store: Any, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> Any:
+        """Write rows to slots; a slot beyond the store is left out."""
         return store.at[slots].set(rows.astype(store.dtype), mode="drop")
 
-    def take(self, store, slots):
+    def take(self, store: Any, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
+        """The rows of `slots`; a slot beyond the store reads the last one."""
         return jnp.take(store, slots, axis=0, mode="clip")
 
-    def adopt(self, new, old):
+    def copy(self, store: Any, source: Int32[Array, " m"], target: Int32[Array, " m"]) -> Any:
+        """Rows `source` over rows `target`, all read before any is written; a target beyond the store is left out."""
+        return self.put(store, target, self.take(store, source))
+
+    def weigh(
+        self, store: Any, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
+    ) -> Float32[Array, "b h g t d"]:
+        """out = Σ_j weights_j · store[start + j], float32; slots after a region's last nonzero weight are not read."""
+        b, h, g, t, n = weights.shape
+        rows = jnp.pad(weights.reshape(b * h, g * t, n), ((0, 0), (0, 0), (0, _BLOCK)))
+        used = last_used(weights).reshape(-1)
+
+        def region(args):
+            rows, start, used = args
+
+            def block(i, out):
+                at = i * _BLOCK
+                part = lax.dynamic_slice_in_dim(store, start + at, _BLOCK).astype(jnp.float32)
+                part = jnp.where((jnp.arange(_BLOCK) < used - at)[:, None], part, 0.0)
+                return out + lax.dot(lax.dynamic_slice_in_dim(rows, at, _BLOCK, axis=1), part)
+
+            return lax.fori_loop(0, -(-used // _BLOCK), block, jnp.zeros((g * t, store.shape[1])))
+
+        return lax.map(region, (rows, start.reshape(-1), used)).reshape(b, h, g, t, -1)
+
+    def adopt(self, new: Any, old: Any) -> Any:
+        """The store a program gave back, with what outlives programs taken over from the one it was given."""
         del old
         return new
+
+
+def last_used(weights: Float32[Array, "b h g t n"]) -> Int32[Array, "b h"]:
+    """One more than the last slot of nonzero weight, 0 if there is none."""
+    n = jnp.arange(1, weights.shape[-1] + 1, dtype=jnp.int32)
+    return jnp.where((weights > 0).any((2, 3)), n, 0).max(-1)
+
+
+def listed(chosen: Bool[Array, "b h n"], size: int) -> Int32[Array, "b h size"]:
+    """The first `size` chosen slots, ascending; n where there are fewer."""
+    ranks = jnp.cumsum(chosen, -1, dtype=jnp.int32)
+    find = jax.vmap(jax.vmap(lambda ranks: jnp.searchsorted(ranks, jnp.arange(1, size + 1, dtype=jnp.int32), side="left")))
+    return find(ranks).astype(jnp.int32)
+
+
+def sources(old: Any, new: Any, length: Any, slots: int) -> np.ndarray:
+    """For each slot of the new pool the old slot whose row it gets, int32; slots of no region get slot 0's."""
+    index = np.zeros(slots, np.int32)
+    for old, new, length in zip(*(np.asarray(x).reshape(-1) for x in (old, new, length)), strict=True):
+        index[new : new + length] = np.arange(old, old + length)
+    return index
+
+
+def _on_host(f):
+    """`f(store, *operands)` run by the host next to its memory; operands and results stay there."""
+    run = compute_on(f, compute_type="device_host", out_memory_spaces=_HOST)
+    return lambda store, *operands: run(store, *jax.device_put(operands, _HOST))
+
+
+_put = _on_host(lambda store, slots, rows: store.at[slots].set(rows, mode="drop"))
+_take = _on_host(lambda store, slots: store.at[slots].get(mode="clip"))
+_weigh = _on_host(
+    lambda store, slots, weights: jnp.einsum(
+        "bhgtn,bhnd->bhgtd", weights, store.at[slots].get(mode="clip"), preferred_element_type=jnp.float32
+    )
+)
+
+_moved = jax.jit(_take)
+
+
+@struct.dataclass
+class OnHost(OnDevice):
+    """Values in pinned host memory; the weighted sum is computed there and only its result comes back.
+
+    The device sends indices, weights and new rows: `weigh` lists the slots with any weight, of all query heads of a KV head, in
+    the smallest of three sizes (a sixteenth, a quarter, all of the padded region) that holds the fullest head's list.
+    """
+
+    home: ClassVar[str] = "host"
+
+    def empty(self, slots: int, d: int, dtype: Any) -> Float[Array, "s d"]:
+        return jax.device_put(jnp.zeros((slots, d), dtype), _HOST)
+
+    def put(self, store: Any, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> Any:
+        return _put(store, slots, rows.astype(store.dtype))
+
+    def take(self, store: Any, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
+        return jax.device_put(_take(store, slots), _DEVICE)
+
+    def weigh(
+        self, store: Any, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
+    ) -> Float32[Array, "b h g t d"]:
+        n = weights.shape[-1]
+        chosen = (weights > 0).any((2, 3))
+
+        def send(size: int):
+            def branch():
+                index = listed(chosen, size)
+                sent = jnp.take_along_axis(weights, jnp.minimum(index, n - 1)[:, :, None, None], -1)
+                sent = jnp.where((index < n)[:, :, None, None], sent, 0.0)
+                return jax.device_put(_weigh(store, start[..., None] + index, sent), _DEVICE)
+
+            return branch
+
+        sizes = sorted({max(min(n, _FEWEST), n // 16), max(min(n, _FEWEST), n // 4), n})
+        most = chosen.sum(-1).max()
+        kind = sum((most > size).astype(jnp.int32) for size in sizes[:-1]) if len(sizes) > 1 else jnp.int32(0)
+        return lax.switch(kind, [send(size) for size in sizes])
+
+    def relocate(self, store: Any, old: Array, new: Array, length: Array, slots: int) -> Any:
+        """Every region copied from where it stands to where it will stand, in a new store of `slots` rows."""
+        return _moved(store, jnp.asarray(sources(old, new, length, slots)))
+
+    def concatenate(self, stores: list) -> Any:
+        """Stores behind one another."""
+        return jax.device_put(jnp.concatenate([jax.device_put(s, _DEVICE) for s in stores]), _HOST)

@@ -2,5 +2,30 @@
 
 from kvjax.merge.drop import Drop
 from kvjax.merge.nearest import NearestKey
+from kvjax.merge.weighted import (
+    EMA,
+    Average,
+    Both,
+    Fixed,
+    Keys,
+    NoThreshold,
+    ScatterMean,
+    SoftmaxWeights,
+    Values,
+    WeightedNearest,
+)
 
-__all__ = ["Drop", "NearestKey"]
+__all__ = [
+    "EMA",
+    "Average",
+    "Both",
+    "Drop",
+    "Fixed",
+    "Keys",
+    "NearestKey",
+    "NoThreshold",
+    "ScatterMean",
+    "SoftmaxWeights",
+    "Values",
+    "WeightedNearest",
+]

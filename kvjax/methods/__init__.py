@@ -2,9 +2,12 @@
 
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
+from kvjax.methods.compresskv import compresskv
+from kvjax.methods.d2o import d2o
 from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.full import full
 from kvjax.methods.h2o import h2o
+from kvjax.methods.hcattention import hcattention
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.knorm import knorm
 from kvjax.methods.local_window import local_window
@@ -17,9 +20,12 @@ from kvjax.methods.tova import tova
 __all__ = [
     "ada_expected",
     "adakv",
+    "compresskv",
+    "d2o",
     "expected_attention",
     "full",
     "h2o",
+    "hcattention",
     "keydiff",
     "knorm",
     "local_window",

@@ -12,4 +12,4 @@ class Everything(Retriever):
     """No selection at query time: what eviction left is what attention reads."""
 
     def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
-        return encode.attention(heads.q, cache, layer, positions=positions, window=window, cap=cap)
+        return *encode.attention(heads.q, cache, layer, positions=positions, window=window, cap=cap), cache

@@ -7,9 +7,10 @@ from kvjax.score.heads import AllMean, GroupMax, GroupMean
 from kvjax.score.norm import KeyNorm
 from kvjax.score.pool import AvgPool, MaxPool, NoPool
 from kvjax.score.position import Recency
+from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.window import WindowAttention
 
 __all__ = [
     "AccumulatedAttention", "AllMean", "AvgPool", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "MaxPool",
-    "NoPool", "Recency", "VisibleMeanAttention", "WindowAttention",
+    "NoPool", "Recency", "RetrievalHeads", "VisibleMeanAttention", "WindowAttention",
 ]  # fmt: skip

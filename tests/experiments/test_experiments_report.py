@@ -26,9 +26,9 @@ def rows():
 def test_bytes_stand_beside_the_share_and_both_tasks_beside_each_other():
     (table,) = tables(rows())
     text = markdown(table)
-    assert "| policy | budget | kept | MB | needle unseen, % correct | ppl, nats/token |" in text
-    assert "| full | - | 100.0% | 10.20 | 100 [51, 100] n=4 | 4.500 ± 2.054 n=4 |" in text
-    assert "| snapkv | 0.5 | 50.0% | 5.10 | 75 [30, 95] n=4 | 4.600 (+0.100 ± 0.000) n=4 |" in text
+    assert "| policy | budget | kept | device MB | host MB | needle unseen, % correct | ppl, nats/token |" in text
+    assert "| full | - | 100.0% | 10.20 | 0.00 | 100 [51, 100] n=4 | 4.500 ± 2.054 n=4 |" in text
+    assert "| snapkv | 0.5 | 50.0% | 5.10 | 0.00 | 75 [30, 95] n=4 | 4.600 (+0.100 ± 0.000) n=4 |" in text
 
 
 def test_the_same_rows_twice_count_once():

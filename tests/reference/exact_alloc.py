@@ -36,7 +36,7 @@ def _scaled(weights: np.ndarray, total: int, lo: np.ndarray, hi: np.ndarray) -> 
 
 def _round_down_then_up(x: np.ndarray, total: int, hi: np.ndarray) -> np.ndarray:
     y = np.floor(x + 1e-9).astype(np.int64)
-    order = np.argsort(-(x - y), kind="stable")
+    order = np.argsort(-np.round(x - y, 9), kind="stable")  # parts that tie in exact arithmetic tie here
     while y.sum() < total:
         for i in order:
             if y.sum() < total and y[i] < hi[i]:

@@ -1,0 +1,19 @@
+"""Codebooks fitted when an ablation asks for them, kept in kvjax's cache folder."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import kvjax
+from experiments.calibrate.hcattention import calibrate
+from kvjax.calibrate.artefact import load, save
+
+
+def fitted(lm: Any, *, groups: int, centroids: int, shared: bool = False) -> Any:
+    """HCAttention with tau = 1 over codebooks of this size, fitted now if they have not been fitted before."""
+    root = os.environ.get("KVJAX_CACHE") or Path.home() / ".cache" / "kvjax"
+    name = f"{Path(lm.name).name}-g{groups}-c{centroids}" + ("-shared" if shared else "")
+    folder = Path(root) / "codebooks" / name
+    if not folder.exists():
+        save(calibrate(lm, groups=groups, centroids=centroids, shared=shared), folder)
+    return kvjax.methods.hcattention(artefact=load(folder, "hcattention", lm), tau=1.0)

@@ -1,0 +1,73 @@
+"""Running an ablation: a sweep of its variants, then the table, the orderings and the figure."""
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from experiments import sweep as engine
+from experiments.ablations import names
+from experiments.ablations.ablation import Ablation
+from experiments.ablations.compare import markdown
+from experiments.files import write_atomically
+from experiments.policies import Named
+from experiments.rows import RowFile, read
+from experiments.tasks.text import Haystack
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How large an ablation is run; None takes the ablation's own default."""
+
+    lengths: tuple[int, ...]
+    prompts: int
+    seed: int = 0
+    budget: int | float | None = None
+    tasks: str | None = None
+    question: str | None = None
+
+
+def find(name: str) -> Ablation:
+    """The ablation of a file of this folder.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    if name not in names():
+        raise ValueError(f"unknown ablation {name!r}; known: {', '.join(names())}")
+    return import_module(f"experiments.ablations.{name}").ABLATION
+
+
+def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *, progress: Any) -> str:
+    """Measure what `folder`/NAME.jsonl lacks, then write NAME.md and NAME.png beside it; returns the markdown."""
+    from experiments.ablations.figure import draw
+    from experiments.commands.sweep import parse_tasks
+
+    ablation = find(name)
+    budget = ablation.budget if settings.budget is None else settings.budget
+    variants = list(ablation.variants(lm, budget))
+    plan = engine.Plan(
+        tasks=parse_tasks(settings.tasks or ablation.tasks, settings.question or ablation.question),
+        lengths=settings.lengths,
+        policies=tuple(Named(v.label, budget, v.policy) for v in variants),
+        prompts=settings.prompts,
+        seed=settings.seed,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.jsonl"
+    with RowFile(path, engine.identity(lm, plan, text)) as rows:
+        line = progress.add_task(name, total=plan.total)
+        engine.run(lm, plan, text, rows, done=lambda count: progress.advance(line, count))
+    found = read(path)
+    report = markdown(ablation, variants, found)
+    write_atomically(folder / f"{name}.md", report.encode())
+    draw(ablation, variants, found, folder / f"{name}.png")
+    return report
+
+
+def main(file: str) -> None:
+    """`python -m experiments.ablations.NAME ...` is `kvjax ablate NAME ...`."""
+    from experiments.cli import main as command
+
+    sys.exit(command(["ablate", Path(file).stem, *sys.argv[1:]]))

@@ -1,0 +1,48 @@
+"""`kvjax ablate`: the ablation tables of the papers, run on any model, with the paper's ordering beside ours."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.ablations import names
+from experiments.ablations.run import Settings, find, run
+from experiments.commands.sweep import parse_length
+from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
+from experiments.policies import parse_budget
+from experiments.tasks.text import haystack
+
+
+def ablate(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(names())}.")],
+    model: ModelName = "smollm2-135m",
+    folder: Annotated[Path, typer.Option("--out", help="Folder for NAME.jsonl, NAME.md and NAME.png.")] = Path("out"),
+    budget: Annotated[str | None, typer.Option(help="Slots per KV head, or the share kept; default: the table's own.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Comma-separated tasks; default: the table's own.")] = None,
+    question: Annotated[str | None, typer.Option(help="unseen, seen or both; default: the table's own.")] = None,
+    lengths: Annotated[str, typer.Option(help="Comma-separated context lengths in tokens.")] = "1024",
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of each task and length.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    text: TextFile = None,
+    dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:
+    """Run one ablation table; a killed run goes on where it was."""
+    find(name)
+    settings = Settings(
+        lengths=tuple(parse_length(part.strip()) for part in lengths.split(",")),
+        prompts=prompts,
+        seed=seed,
+        budget=None if budget is None else parse_budget(budget),
+        tasks=tasks,
+        question=question,
+    )
+    import models
+
+    source = haystack(text)
+    with err.status(f"loading {model}"):
+        lm = models.load(model, dtype=dtype)
+    with progress() as bar:
+        report = run(name, lm, source, settings, folder, progress=bar)
+    out.print(report, markup=False)
+    write_json(json_file, {"name": name, "report": report, "rows": str(folder / f"{name}.jsonl")})

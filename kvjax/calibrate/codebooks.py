@@ -1,0 +1,96 @@
+"""Codebooks of keys: mini-batch k-means for each layer, KV head and group of channels (HCAttention)."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from kvjax.prefill import prefill
+
+
+def silent(done: int, total: int) -> None:
+    """Report nothing."""
+
+
+def collect_keys(lm: Any, prompts: Sequence[Sequence[int]]) -> Float[np.ndarray, "l h n d"]:
+    """Rotated keys of every token of the prompts, float32, one prompt behind the other."""
+    found = []
+    for ids in prompts:
+        (row,) = prefill(lm, list(ids), needs=frozenset()).rows
+        found.append(np.stack([np.asarray(k[0, :, : len(ids)], np.float32) for k in row.k]))
+    return np.concatenate(found, 2)
+
+
+def fit(points: Float[np.ndarray, "n e"], centroids: int, *, seed: int, max_iter: int, batch: int) -> Float[np.ndarray, "c e"]:
+    """C = argmin Σ_j min_m ||x_j - C_m||²: mini-batch k-means from k-means++ seeds; never a NaN.
+
+    With fewer distinct points than centroids every point gets its own and the rest are copies of the first, which the lower-index
+    rule of the nearest centroid never chooses. A centroid nothing is nearest to is moved to the point that is worst served.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    distinct = np.unique(points, axis=0)
+    if len(distinct) <= centroids:
+        return np.concatenate([distinct, np.repeat(distinct[:1], centroids - len(distinct), axis=0)])
+    how = dict(batch_size=batch, max_iter=max_iter, n_init=1, random_state=seed)
+    found = MiniBatchKMeans(centroids, init="k-means++", **how).fit(points).cluster_centers_
+    return reseeded(found.astype(np.float32), points)
+
+
+def squared_distances(points: np.ndarray, book: np.ndarray) -> np.ndarray:
+    """||x_j - C_m||², float32 [n, c], up to what is the same for all m."""
+    return (book**2).sum(1) - 2 * points @ book.T
+
+
+def reseeded(book: Float[np.ndarray, "c e"], points: Float[np.ndarray, "n e"]) -> Float[np.ndarray, "c e"]:
+    """The codebook with every empty centroid moved to one of the points farthest from theirs."""
+    distance = squared_distances(points, book)
+    empty = np.setdiff1d(np.arange(len(book)), distance.argmin(1))
+    worst = np.argsort(-(distance.min(1) + (points**2).sum(1)), kind="stable")[: len(empty)]
+    book[empty[: len(worst)]] = points[worst]
+    return book
+
+
+def inertia(points: Float[np.ndarray, "n e"], book: Float[np.ndarray, "c e"]) -> float:
+    """Σ_j min_m ||x_j - C_m||²."""
+    return float(np.maximum(squared_distances(points, book).min(1) + (points**2).sum(1), 0).sum())
+
+
+def fit_codebooks(
+    keys: Float[np.ndarray, "l h n d"], *, groups: int, centroids: int, shared: bool = False, seed: int = 0, max_iter: int = 200,
+    batch: int = 10_000, progress: Callable[[int, int], None] = silent,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Codebooks of `centroids` for each layer, KV head and group of d / groups contiguous channels.
+
+    Args:
+        keys: rotated keys (`collect_keys`).
+        groups: parts a key is cut into ("group size" in the paper's tables).   centroids: of a codebook.
+        shared: whether one codebook, fitted on the parts of all groups, serves them all.
+        seed, max_iter, batch: of the k-means.   progress: called with (heads done, heads in all).
+
+    Returns:
+        "codebook" float16 [l, h, groups or 1, c, d / groups]; "inertia" and "energy" float32 [l, h]: squared error left, and that of
+        the keys about zero.
+
+    Raises:
+        ValueError: groups that do not divide the head dimension, centroids beyond 16 bits.
+    Source: HCAttention, arXiv 2507.19823, section 3 and 4.1 (200 iterations, batches of 10,000). The released text is silent on the
+    start; ours is k-means++ with a fixed seed.
+    """
+    layers, heads, n, d = keys.shape
+    if d % groups or not 1 <= centroids <= 1 << 16:
+        raise ValueError(f"groups must divide the head dimension {d}, and centroids be 1 to 65536; got {groups} and {centroids}")
+    if n * (groups if shared else 1) < 10 * centroids:
+        warnings.warn(f"{n} keys are few for {centroids} centroids: give at least {10 * centroids}", stacklevel=2)
+    book = np.zeros((layers, heads, 1 if shared else groups, centroids, d // groups), np.float16)
+    lost = np.zeros((layers, heads), np.float32)
+    for i, (layer, head) in enumerate(np.ndindex(layers, heads), 1):
+        parts = keys[layer, head].reshape(n, groups, -1).swapaxes(0, 1)
+        parts = parts.reshape(1, n * groups, -1) if shared else parts
+        for m, points in enumerate(parts):
+            book[layer, head, m] = fit(points, centroids, seed=seed, max_iter=max_iter, batch=batch)
+            lost[layer, head] += inertia(points, book[layer, head, m].astype(np.float32))
+        progress(i, layers * heads)
+    return {"codebook": book, "inertia": lost, "energy": (keys**2).sum((2, 3), dtype=np.float64).astype(np.float32)}

@@ -1,0 +1,53 @@
+"""Greedy decoding with the full cache, one step at a time, its attention rows in sight."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from kvjax.cache import KVCache
+from kvjax.calibrate.recorder import Recorder
+from kvjax.compress import compress
+from kvjax.decode import make_room
+from kvjax.methods.full import full
+from kvjax.prefill import Prefilled
+from kvjax.step import Spec, step
+
+
+def row_slots(length: int, steps: int) -> int:
+    """Width of the recorded rows for a prompt of `length` tokens: a power of two, so that few programs exist."""
+    return 1 << max(6, (length + steps).bit_length())
+
+
+@partial(jax.jit, donate_argnames=("cache",))
+def _step(spec: Spec, params, cache: KVCache, token) -> KVCache:
+    return step(spec, params, cache, token, running=jnp.ones(token.shape, bool))
+
+
+def watch(lm, pre: Prefilled, first: int | None, *, steps: int, stop: Sequence[int]) -> Iterator[tuple[int, KVCache]]:
+    """Yield (fed token's successor y_t, cache) for up to `steps` steps; the cache holds the rows that y_t was predicted with.
+
+    A yielded cache is gone when the next one is asked for. Slot j of a region is position j of the text.
+
+    Args:
+        pre: one prompt.   first: the token to feed first; None for the one the prompt predicts.
+        stop: tokens after which nothing more is fed (the stop token itself is yielded).
+    """
+    recorder = Recorder(slots=row_slots(pre.lengths[0], steps), groups=lm.decoder.groups)
+    policy = full().replace(retrieve=recorder)
+    cache, cap = make_room(compress(pre, policy), policy, steps)
+    spec = Spec(decoder=lm.decoder, retrieve=recorder, encode=policy.encode, policy=None, cap=cap)
+    token = int(cache.logits[0].argmax()) if first is None else first
+    for _ in range(steps):
+        cache = _step(spec, lm.params, cache, jnp.asarray([token], jnp.int32))
+        token = int(cache.logits[0].argmax())
+        yield token, cache
+        if token in stop:
+            return
+
+
+def rows_of(cache: KVCache) -> Any:
+    """The last step's attention of row 0, float32 [l, q, n]."""
+    return jnp.stack([rows[0].reshape(-1, rows.shape[-1]) for rows in cache.retrieval.rows])

@@ -1,0 +1,138 @@
+"""Evicted slots matched to kept ones by cosine, and blended into them all at once.
+
+Work follows the number of evicted slots: they come first in a list that is walked a block at a time. A prompt takes wide blocks,
+a decode step, which evicts one slot a head, a single narrow one. The loops end where the lists do, so gradients flow forward only.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Bool, Float32, Int32
+
+from kvjax.score.geometry import unit
+from kvjax.types import Keys, Mask
+
+#: Evicted slots handled at a time; memory is linear in the number of slots.
+_WIDE, _NARROW = 256, 8
+
+
+@struct.dataclass
+class Matches:
+    """The evicted slots of each head, and where each would go.
+
+    Attributes:
+        slot: the evicted slots, ascending, first in the list; what follows has no meaning.
+        target: the kept slot most like it, the lower one on ties.
+        u: their cosine; -inf where the list has ended, or nothing may be merged into.
+    """
+
+    slot: Int32[Array, "b h n"]
+    target: Int32[Array, "b h n"]
+    u: Float32[Array, "b h n"]
+
+    def mean(self) -> Float32[Array, " b"]:
+        """Mean cosine over the matched slots of all heads of a row; NaN where there are none."""
+        found = self.u > -jnp.inf
+        return jnp.where(found, self.u, 0.0).sum((1, 2)) / found.sum((1, 2))
+
+
+def _listed(mask: Mask) -> Int32[Array, "b h m"]:
+    """The slots in `mask`, ascending, first in a list with room for a block behind it. A scatter: sorting takes twice as long."""
+    place = jnp.where(mask, jnp.cumsum(mask, -1) - 1, mask.shape[-1] + _WIDE)
+    b, h = (i[..., None] for i in jnp.indices(mask.shape[:2]))
+    slots = jnp.broadcast_to(jnp.arange(mask.shape[-1], dtype=jnp.int32), mask.shape)
+    room = jnp.zeros((*mask.shape[:2], mask.shape[-1] + _WIDE), jnp.int32)
+    return room.at[b, h, place].set(slots, mode="drop")
+
+
+def _part(x: Array, at: Any, size: int) -> Array:
+    return lax.dynamic_slice_in_dim(x, at, size, axis=2)
+
+
+def _rows(x: Array, slots: Int32[Array, "b h m"]) -> Array:
+    return jnp.take_along_axis(x, slots[..., None], axis=2)
+
+
+def _walk(count: Int32[Array, ""], n: int, body: Any, carry: Any) -> Any:
+    """carry ← body(carry, first, size) for blocks of a list of `count` of at most n entries."""
+    wide = count // _WIDE if n >= _WIDE else jnp.zeros_like(count)
+    if n >= _WIDE:
+        carry = lax.fori_loop(0, wide, lambda i, c: body(c, i * _WIDE, _WIDE), carry)
+    first = wide * _WIDE
+    blocks = (count - first + _NARROW - 1) // _NARROW
+    return lax.fori_loop(0, blocks, lambda i, c: body(c, first + i * _NARROW, _NARROW), carry)
+
+
+def _closest(rows: Float32[Array, "b h m d"], others: Float32[Array, "b h c d"], real: Bool[Array, "b h c"]):
+    """(argmax, max) of rows · others over the real ones, the lower on ties; -inf if none is. Two plain reductions beat argmax."""
+    cosine = jnp.einsum("bhmd,bhcd->bhmc", rows, others, precision=lax.Precision.HIGHEST)
+    cosine = jnp.where(real[:, :, None], cosine, -jnp.inf)
+    best, last = cosine.max(-1), cosine.shape[-1] - 1
+    return jnp.where(cosine == best[..., None], jnp.arange(last + 1, dtype=jnp.int32), last).min(-1), best
+
+
+def _closest_of_list(rows: Float32[Array, "b h m d"], direction: Float32[Array, "b h n d"], targets: Mask):
+    """As `_closest`, a block of targets at a time, so that work follows their number too."""
+    held = targets.sum(-1).astype(jnp.int32)
+    listed = _listed(targets)
+
+    def look(i, best):
+        at = _part(listed, i * _WIDE, _WIDE)
+        real = i * _WIDE + jnp.arange(_WIDE) < held[..., None]
+        j, u = _closest(rows, _rows(direction, at), real)
+        better = u > best[1]
+        return jnp.where(better, jnp.take_along_axis(at, j, 2), best[0]), jnp.where(better, u, best[1])
+
+    nothing = jnp.zeros(rows.shape[:3], jnp.int32), jnp.full(rows.shape[:3], -jnp.inf, jnp.float32)
+    return lax.fori_loop(0, (held.max() + _WIDE - 1) // _WIDE, look, nothing)
+
+
+def match(x: Keys, evicted: Mask, targets: Mask) -> Matches:
+    """u_i = max_j cos(x_i, x_j) and j*(i) = argmax_j over the slots j in `targets`, for every slot i in `evicted`.
+
+    A row of zeros has cosine 0 with everything. float32. Source: D2O, arXiv 2406.13035, equation 9.
+    """
+    n, direction, slot = x.shape[2], unit(x), _listed(evicted)
+    count = evicted.sum(-1).astype(jnp.int32)
+
+    def compare(found, first, size):
+        rows = _rows(direction, _part(slot, first, size))
+        closest = _closest if size == _NARROW else _closest_of_list
+        target, u = closest(rows, direction, targets)
+        new = target, jnp.where(first + jnp.arange(size) < count[..., None], u, -jnp.inf)
+        return jax.tree.map(lambda old, part: lax.dynamic_update_slice_in_dim(old, part, first, 2), found, new)
+
+    nothing = jnp.zeros_like(slot), jnp.full(slot.shape, -jnp.inf, jnp.float32)
+    target, u = _walk(count.max(), n, compare, nothing)
+    return Matches(slot=slot[..., :n], target=target[..., :n], u=u[..., :n])
+
+
+def blend(xs: tuple, matches: Matches, joins: Bool[Array, "b h n"], weights: Any) -> tuple:
+    """x_j ← (x_j + Σ_i w_i x_i) / (1 + Σ_i c_i) over the matched slots i in `joins` whose target is j.
+
+    All slots of a target enter one sum: blending them in turn would give another result. A slot nobody joins keeps its bits.
+
+    Args:
+        xs: arrays [b, h, n, d] that take the same weights.
+        joins: which entries of the list are merged; the others are lost.
+        weights: u → (w, c).
+
+    float32 sums, each array's own dtype back.
+    """
+    n = matches.slot.shape[2]
+    w, c = (jnp.where(joins, y, 0.0) for y in weights(matches.u))
+    listed = [jnp.pad(y, ((0, 0), (0, 0), (0, _NARROW))) for y in (matches.slot, matches.target, w, c)]
+    b, h = (i[..., None] for i in jnp.indices(joins.shape[:2]))
+
+    def add(sums, first, size):
+        slot, target, w, c = (_part(y, first, size) for y in listed)
+        join = lambda total, x: total.at[b, h, target].add(w[..., None] * _rows(x, slot).astype(jnp.float32))  # noqa: E731
+        above, below = sums
+        return [join(*pair) for pair in zip(above, xs, strict=True)], below.at[b, h, target].add(c)
+
+    start = [x.astype(jnp.float32) for x in xs], jnp.ones(joins.shape, jnp.float32)
+    above, below = _walk((matches.u > -jnp.inf).sum(-1).max().astype(jnp.int32), n, add, start)
+    return tuple((a / below[..., None]).astype(x.dtype) for a, x in zip(above, xs, strict=True))

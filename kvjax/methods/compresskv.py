@@ -1,0 +1,46 @@
+"""CompressKV: a few query heads that look at answers choose the tokens, a measured layer error the budgets.
+
+*CompressKV: Semantic Retrieval Heads Know What Tokens are Not Important Before Generation*, arXiv 2508.02401, sections 3.2, 3.3.
+Stages: score RetrievalHeads(window, pool) · allocate LayerWeights(floor, cap 3B, repair) · select TopK(recent=window) · after
+the prompt. Both tables come from an artefact, calibrated once a model (`kvjax calibrate compresskv`).
+Differs: budgets are exact whatever the prompt's length; the default repair is the released code's, the paper's is `ArgMax()`.
+"""
+
+from typing import Any
+
+from kvjax.allocate import LayerWeights, RoundRobin
+from kvjax.calibrate.artefact import resolve
+from kvjax.policy import Policy
+from kvjax.score import AvgPool, RetrievalHeads
+from kvjax.select import TopK
+
+
+def compresskv(
+    budget: int | float = 256, artefact: Any = "smollm2-135m", heads: int = 4, window: int = 8, pool: Any = AvgPool(5),
+    *, repair: Any = RoundRobin(), floor: int = 32,
+) -> Policy:  # fmt: skip
+    """Keep the window and what each layer's `heads` best retrieval heads attend to from it, the same tokens for all KV heads.
+
+    Args:
+        budget: mean slots per KV head, or a share of the prompt.
+        artefact: an Artefact, the path of one, or the name of a built-in one; of the model that will be prefilled.
+        heads: query heads a layer selects by (all of them where it has fewer).
+        window: last queries of the prompt that look, and tokens that always stay.   pool: smoothing along the tokens.
+        repair: RoundRobin() or ArgMax(), how rounded budgets reach their total.
+        floor: slots every layer is sure of; more than the window.
+
+    Raises:
+        ValueError: no heads, or a floor that the window fills.
+    """
+    if heads < 1:
+        raise ValueError(f"compresskv selects by at least 1 head a layer; got heads={heads}")
+    if floor <= window:
+        raise ValueError(f"a layer's floor of {floor} slots leaves nothing beside the window of {window}: raise floor above it")
+    found = resolve(artefact, "compresskv")
+    chosen = found.tables["srh"][:, :heads]
+    return Policy(
+        score=RetrievalHeads(chosen, window=window, pool=pool, origin=f"{found.origin}, best {chosen.shape[1]}"),
+        allocate=LayerWeights(found.tables["layer_score"], floor=floor, repair=repair, origin=found.origin),
+        select=TopK(recent=window),
+        budget=budget,
+    )

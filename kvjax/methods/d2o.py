@@ -1,0 +1,30 @@
+"""D2O: layer budgets from attention variance, and evicted tokens merged into what stays.
+
+*D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of Large Language Models*, arXiv 2406.13035, section 3.
+Stages: score AccumulatedAttention · allocate AttentionVariance · select HeavyRecent · merge WeightedNearest(EMA) · every step.
+Differs: one decision per KV head from the group mean of the scores (the release expands keys to query heads, or follows the
+first of a group); the prompt is cut when it has been read, not one token later; every layer holds its budget, also one whose budget
+is the whole prompt; variances are normalised over the layers; totals are exact, layers · floor(budget · length).
+Nearer the release: ratio (1, 1) and
+`.replace(allocate=WholeLayers(allocate=AttentionVariance(density=HeadsMinMax())), merge=WeightedNearest(EMA(0.5), ScatterMean()))`.
+"""
+
+from kvjax.allocate import AttentionVariance
+from kvjax.merge import EMA, WeightedNearest
+from kvjax.policy import Policy
+from kvjax.schedule import Every
+from kvjax.score import AccumulatedAttention
+from kvjax.select import HeavyRecent
+
+
+def d2o(budget: int | float = 0.2, ratio: tuple = (3, 1), beta: float = 0.7, sinks: int = 4) -> Policy:
+    """Keep the sinks, the most attended and the last tokens, `ratio` heavy to recent; blend the rest into them where alike."""
+    heavy, recent = ratio
+    return Policy(
+        score=AccumulatedAttention(),
+        allocate=AttentionVariance(sinks=sinks),
+        select=HeavyRecent(sinks=sinks, heavy_share=heavy / (heavy + recent)),
+        merge=WeightedNearest(threshold=EMA(beta)),
+        when=Every(1),
+        budget=budget,
+    )

@@ -1,0 +1,29 @@
+"""HCAttention: keys as codes on the device, values in host memory, a few of them read for every query.
+
+*HCAttention: Extreme KV Cache Compression via Heterogeneous Attention Computing for LLMs*, arXiv 2507.19823, section 3.
+Stages: encode Codes(codebook, values=OnHost()) · retrieve CumulativeMass(tau) · nothing is evicted.
+Codebooks come from an artefact, one for each layer, KV head and group of channels (the paper's definition; its table 4b marks these
+with * and finds one codebook shared by all groups slightly better). Differs: nothing known; where the paper is silent the newest token
+is coded at once, every query head has its own set, and rotated keys are coded.
+"""
+
+from typing import Any
+
+from kvjax.calibrate.artefact import resolve
+from kvjax.encode import Codes, OnHost
+from kvjax.policy import Policy
+from kvjax.retrieve import CumulativeMass, QueryHead
+
+
+def hcattention(artefact: Any = "smollm2-135m", tau: float = 0.9, values: Any = OnHost(), heads: Any = QueryHead()) -> Policy:
+    """Code every key, keep every value on the host, read the fewest slots whose attention reaches tau.
+
+    Args:
+        artefact: an Artefact, the path of one, or the name of a built-in one; of the model that will be prefilled.
+        tau: share of the attention mass a query reads, in (0, 1].
+        values: OnHost(), ByCallback(), or OnDevice() where there is no host to offload to.
+        heads: QueryHead(), GroupUnion() or GroupMean(): whose set it is.
+    """
+    found = resolve(artefact, "hcattention")
+    encode = Codes(found.tables["codebook"], origin=found.origin, values=values)
+    return Policy(encode=encode, retrieve=CumulativeMass(tau=tau, heads=heads))

@@ -1,0 +1,234 @@
+"""When the attention of a pivot has moved, its satellites are given the tokens it looks at now (HeteroCache)."""
+
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Bool, Float32, Int32
+
+from kvjax.encode.values import OnHost, listed
+from kvjax.evidence import Need, WindowQueries
+from kvjax.retrieve.clusters import Clusters
+from kvjax.retrieve.pivot_state import PivotState, empty
+from kvjax.retrieve.satellites import deliver, of_head
+from kvjax.score.heads import GroupMax
+from kvjax.score.last_query import focus
+from kvjax.score.pool import AvgPool
+from kvjax.select.probable import most_probable, probability_keys
+from kvjax.select.ranking import top
+from kvjax.stage import Encoder, Retriever
+from kvjax.types import Number
+
+
+@struct.dataclass
+class Tumbling:
+    """Windows of w steps, one after the other: the released code's reading, and w times fewer comparisons."""
+
+    def ends(self, steps: Int32[Array, " b"], w: int) -> Bool[Array, " b"]:
+        return steps % w == 0
+
+
+@struct.dataclass
+class Sliding:
+    """The last w steps at every step: the paper's wording. Older rows are compared with the newest reference too."""
+
+    def ends(self, steps: Int32[Array, " b"], w: int) -> Bool[Array, " b"]:
+        return steps >= w
+
+
+def overlaps(
+    chosen: Bool[Array, "b w n"], reference: Bool[Array, "b n"], base: Int32[Array, " b"]
+) -> Float32[Array, "b w"]:
+    """HC8: O = |I ∩ I_ref| / L_base."""
+    return (chosen & reference[:, None]).sum(-1) / jnp.maximum(base, 1).astype(jnp.float32)[:, None]
+
+
+@struct.dataclass
+class PivotRefresh(Retriever):
+    """Satellites fetch topk(s_p, L_m) where median_w(|I_t ∩ I_ref| / L_base) < theta for their pivot p.
+
+    s_p = max_g pool(softmax(q_p k_p / sqrt(d))) over the pivot's prompt keys alone, I = topk(s_p, L_base); I_ref is that of the
+    last prompt query, after a refresh that of the query which caused it. Attention reads every slot held.
+
+    *Timing.* The window that ends with step t decides after its attention. What it asks for is fetched and written after the
+    attention of step t + 1, and read from step t + 2 on. A decision that falls on step t + 1 is taken after that arrival: a region
+    never mixes two fetches.
+
+    Args:
+        clusters: who watches whom; heads outside pivots and satellites cost nothing.
+        w: queries of a window.   window: Tumbling() (default) or Sliding().
+        theta: threshold of the median overlap; 0 never fetches, above 1 every window does.
+        pool, heads: of the scores.   host: home of the satellites' whole prompts.
+        traced: windows whose medians are kept for reports.
+        origin: which model and calibration the clusters came from.
+
+    Decided row by row; the released code averages a batch. No window is judged where L_base is 0 or the pivot holds no more than
+    L_base slots. L_base is floor((total·N - slots of full heads) / |C|), that of the paper under `RoleBudgets`. A layer's sliding
+    window is not applied to the monitored scores.
+    Needs a cache whose prompt slots keep their place: nothing may be evicted while decoding.
+    Raises: ValueError for clusters of another model, a window below one, a policy that evicts while decoding.
+    Source: HeteroCache, arXiv 2601.13684, section 4.3, equations 9 and 10. Differs: a satellite gets the best L_m tokens of its
+    pivot; the released code the earliest L_m of the widest satellite's.
+    """
+
+    stepwise: ClassVar[bool] = True
+    clusters: Clusters = struct.field(pytree_node=False, repr=False)
+    w: int = struct.field(pytree_node=False, default=5)
+    theta: Number = 0.5
+    pool: Any = AvgPool(5)
+    heads: Any = GroupMax()
+    window: Any = Tumbling()
+    host: Any = OnHost()
+    traced: int = struct.field(pytree_node=False, default=32)
+    origin: str = struct.field(pytree_node=False, default="")
+
+    def __post_init__(self):
+        if self.w < 1:
+            raise ValueError(f"a drift window is at least 1 query; got w={self.w}")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({WindowQueries(1)})
+
+    def check(self, model: Any, length: int, total: int) -> None:
+        if self.clusters.shape != (model.layers, model.heads):
+            raise ValueError(
+                f"PivotRefresh has clusters of {self.clusters.shape} layers and KV heads, the model {(model.layers, model.heads)}: "
+                "use the artefact of this model, or calibrate it"
+            )
+
+    def build(self, rows: list, decided: list, encode: Encoder) -> Any:
+        pivots, satellites = self.clusters.pivots, self.clusters.satellites
+        if not pivots:
+            return ()
+        lengths = [int(row.length[0]) for row in rows]
+        like = rows[0].evidence[0].window_queries(1)[0]
+        sizes = dict(b=len(rows), p=len(pivots), m=len(satellites), n=max(row.k[0].shape[2] for row in rows), w=self.w)
+        state = empty(like, **sizes, traced=self.traced, slots=len(satellites) * sum(lengths), host=self.host)
+        whole = lambda x: jnp.asarray(np.array(x), jnp.int32)  # noqa: E731
+        counts = [np.asarray(d.count)[:, 0] for d in decided]
+        base = [self._base(count, d.total) for count, d in zip(counts, decided, strict=True)]
+        state = state.replace(
+            base=whole(base),
+            room=whole([[count[layer, h] for layer, h, _ in satellites] for count in counts]),
+            held=whole([[count[layer, h] for layer, h in pivots] for count in counts]),
+            offset=whole(_offsets(lengths, len(satellites))),
+            reference=jnp.stack([self._first(row, d, b, sizes["n"]) for row, d, b in zip(rows, decided, base, strict=True)]),
+        )
+        return self._save(state, rows)
+
+    def _base(self, count: np.ndarray, total: int) -> int:
+        """L_base of one row."""
+        full = self.clusters.full
+        return max(0, (total * full.size - int(count[full].sum())) // max(int((~full).sum()), 1))
+
+    def _first(self, row: Any, decided: Any, base: int, n: int) -> Bool[Array, "p n"]:
+        """I_ref of every pivot after the prompt."""
+        how = dict(base=jnp.asarray([base], jnp.int32), pool=self.pool, heads=self.heads, size=n)
+        keep = decided.keep
+        return jnp.stack(
+            [
+                _first_reference(row.evidence[at].window_queries(1)[0], row.k[at][0], keep[at][0], np.int32(h), **how)
+                for at, h in self.clusters.pivots
+            ]
+        )
+
+    def _save(self, state: PivotState, rows: list) -> PivotState:
+        """The satellites' prompts in host memory."""
+        for r, row in enumerate(rows):
+            for i, (layer, h, _) in enumerate(self.clusters.satellites):
+                where = state.offset[r, i], row.length, np.int32(h)
+                k = _put_prompt(state.host, state.k, row.k[layer][0], *where)
+                v = _put_prompt(state.host, state.v, row.v[layer][0], *where)
+                state = state.replace(k=state.host.adopt(k, state.k), v=state.host.adopt(v, state.v))
+        return state
+
+    def begin(self, cache: Any) -> Any:
+        if cache.evidence:
+            raise ValueError("PivotRefresh needs prompt slots that keep their place: use when=AfterPrefill() or another retriever")
+        if self.clusters.pivots and not isinstance(cache.retrieval, PivotState):
+            raise ValueError("the cache has no copy of the satellites' prompts: compress it with this policy")
+        return cache
+
+    def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
+        return *encode.attention(heads.q, cache, layer, positions=positions, window=window, cap=cap), cache
+
+    def observe(self, cache: Any, layer: int, heads: Any, *, real: Bool[Array, "b t"], lse: Any) -> Any:
+        pivots, state = self.clusters.of_layer(layer), cache.retrieval
+        if not pivots:
+            return cache
+        if heads.q.shape[3] != 1:
+            raise ValueError(f"PivotRefresh watches one token at a time; got {heads.q.shape[3]}")
+        p, h = (np.array(x) for x in zip(*pivots, strict=True))
+        slot = jnp.where(real[:, 0], state.steps % self.w, self.w)[:, None]
+        row = jnp.arange(slot.shape[0])[:, None]
+        queries = state.queries.at[row, p, slot].set(heads.q[:, h, :, 0].astype(state.queries.dtype), mode="drop")
+        return cache.replace(retrieval=state.replace(queries=queries))
+
+    def end(self, cache: Any, encode: Encoder, *, count: Int32[Array, " b"]) -> Any:
+        if not self.clusters.pivots:
+            return cache
+        cache = deliver(cache, encode, self.clusters, real=count > 0)
+        state = cache.retrieval.replace(steps=cache.retrieval.steps + count)
+        due = (count > 0) & self.window.ends(state.steps, self.w)
+        judge = partial(self._judge, cache=cache, encode=encode, due=due)
+        state = lax.fori_loop(0, jnp.where(due.any(), len(self.clusters.pivots), 0), judge, state)
+        return cache.replace(retrieval=state.replace(windows=state.windows + due))
+
+    def _judge(self, p: Any, state: PivotState, *, cache: Any, encode: Encoder, due: Bool[Array, " b"]) -> PivotState:
+        """Compare one pivot's window with its reference, in every row that is due."""
+        k, valid = self._prompt_keys(p, cache, encode)
+        s = focus(state.queries[:, p], k, valid, pool=self.pool, heads=self.heads)
+        rank = probability_keys(s, jnp.broadcast_to(valid[:, None], s.shape))
+        chosen = top(rank, jnp.broadcast_to(state.base[:, None], s.shape[:2]))
+        median = jnp.median(overlaps(chosen, state.reference[:, p], state.base), axis=1)
+        judged = due & (state.base > 0) & (state.base < state.held[:, p])
+        drift = judged & (median < self.theta)
+        newest = ((state.steps - 1) % self.w)[:, None, None]
+        last = lambda x: jnp.take_along_axis(x, newest, 1)[:, 0]  # noqa: E731
+        put = lambda old, x: old.at[:, p].set(jnp.where(drift[:, None], x, old[:, p]))  # noqa: E731
+        column = jnp.where(judged, state.windows % self.traced, self.traced)
+        return state.replace(
+            reference=put(state.reference, last(chosen)),
+            latest=put(state.latest, last(rank)),
+            pending=state.pending.at[:, p].set(state.pending[:, p] | drift),
+            trace=state.trace.at[jnp.arange(due.shape[0]), p, column].set(median, mode="drop"),
+        )
+
+    def _prompt_keys(self, p: Any, cache: Any, encode: Encoder):
+        """The keys of a pivot's prompt slots [b n d], and which of them there are."""
+        state = cache.retrieval
+        layer, h = jnp.asarray(self.clusters.pivots)[p]
+        i = jnp.arange(state.reference.shape[-1], dtype=jnp.int32)
+        rows = jnp.take(cache.k, cache.start[layer, :, h][:, None] + i, axis=0, mode="clip")
+        decode = lambda e, x: e.decode(x, state.queries.dtype)  # noqa: E731
+        layers = tuple(sorted({at for at, _ in self.clusters.pivots}))
+        keys = of_head(decode, encode, rows, layers=layers, layer=layer, head=h, heads=self.clusters.shape[1])
+        return keys, i < state.held[:, p][:, None]
+
+
+def _offsets(lengths: list[int], satellites: int) -> np.ndarray:
+    """First store row of each satellite of each row."""
+    sizes = np.repeat(np.array(lengths)[:, None], satellites, axis=1)
+    return (np.cumsum(sizes.reshape(-1)) - sizes.reshape(-1)).reshape(sizes.shape)
+
+
+@partial(jax.jit, static_argnames=("size",))
+def _first_reference(q, k, keep, h, *, base, pool, heads, size: int) -> Bool[Array, " n"]:
+    """topk(s, base) of the prompt slots a head keeps, in their order; q [h g 1 d], k [h n d], keep [h n]."""
+    q, k, keep = q[h], k[h], keep[h]
+    valid = jnp.arange(k.shape[0]) < keep.sum()
+    slots = jnp.minimum(listed(keep[None, None], k.shape[0])[0, 0], k.shape[0] - 1)
+    s = focus(q.transpose(1, 0, 2)[None], k[slots][None], valid[None], pool=pool, heads=heads)[0]
+    return jnp.pad(most_probable(s, base, valid[None])[0], (0, size - k.shape[0]))
+
+
+@partial(jax.jit, static_argnames=("host",), donate_argnames=("store",))
+def _put_prompt(host, store, rows, offset, length, h):
+    """A head's prompt rows [n, d] of [h n d] into the store, from row `offset` on."""
+    n = jnp.arange(rows.shape[1], dtype=jnp.int32)
+    return host.put(store, jnp.where(n < length, offset + n, jnp.iinfo(jnp.int32).max), rows[h])

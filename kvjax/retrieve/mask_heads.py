@@ -1,0 +1,94 @@
+"""Some query heads put out of action while decoding: what a head is worth is what is lost without it."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float
+
+from kvjax.retrieve.everything import Everything
+from kvjax.stage import Encoder, Retriever
+from kvjax.types import Queries, table
+
+
+def silenced(x: Float[Array, "b h g t d"], mask: Bool[Array, " q"]) -> Float[Array, "b h g t d"]:
+    """x with zeros for the query heads in the mask (head h·g + i is query head i of KV head h)."""
+    off = mask.reshape(x.shape[1:3])[None, :, :, None, None]
+    return jnp.where(off, jnp.zeros((), x.dtype), x)
+
+
+@struct.dataclass
+class ZeroQuery:
+    """The query is zero: the head looks at everything alike, its output is the mean of the values."""
+
+    def before(self, q: Queries, mask: Bool[Array, " q"]) -> Queries:
+        return silenced(q, mask)
+
+    def after(self, out: Queries, mask: Bool[Array, " q"]) -> Queries:
+        del mask
+        return out
+
+
+@struct.dataclass
+class ZeroOutput:
+    """The output is zero: the head adds nothing."""
+
+    def before(self, q: Queries, mask: Bool[Array, " q"]) -> Queries:
+        del mask
+        return q
+
+    def after(self, out: Queries, mask: Bool[Array, " q"]) -> Queries:
+        return silenced(out, mask)
+
+
+@struct.dataclass
+class MaskHeads(Retriever):
+    """The `inner` retriever with the query heads in `mask` disabled for every token fed after the prompt; prefill is untouched.
+
+    Args:
+        mask: bool [L, H_q], heads to disable (`kvjax.calibrate.retrieval_heads.top_heads` picks the best of a score).
+        inner: how the other heads read.
+        mode: ZeroQuery(), as in the published ablation, or ZeroOutput().
+        origin: which heads `mask` names; two retrievers with one origin are equal.
+
+    Raises (from `check`): ValueError for a mask that is not the model's shape.
+    Source: CompressKV, arXiv 2508.02401, the masking ablation (there with the queries at zero).
+    """
+
+    mask: Any = table()
+    inner: Any = Everything()
+    mode: Any = ZeroQuery()
+    origin: str = struct.field(pytree_node=False, default="")
+
+    stepwise = property(lambda self: self.inner.stepwise)
+    padded = property(lambda self: self.inner.padded)
+    needs = property(lambda self: self.inner.needs)
+
+    def at(self, layer: int) -> "MaskHeads":
+        return self.replace(mask=jnp.asarray(self.mask)[layer], inner=self.inner.at(layer))
+
+    def check(self, model: Any, length: int, total: int) -> None:
+        mask, wanted = np.asarray(self.mask), (model.layers, model.heads * model.groups)
+        if mask.shape != wanted or mask.dtype != bool:
+            raise ValueError(f"MaskHeads wants a bool mask [layers, query heads] = {wanted}; got {mask.dtype} {mask.shape}")
+        self.inner.check(model, length, total)
+
+    def build(self, rows: list, decided: list, encode: Encoder) -> Any:
+        return self.inner.build(rows, decided, encode)
+
+    def begin(self, cache: Any) -> Any:
+        return self.inner.begin(cache)
+
+    def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
+        seen = replace(heads, q=self.mode.before(heads.q, self.mask))
+        out, lse, cache = self.inner.attend(seen, cache, layer, positions=positions, window=window, encode=encode, cap=cap)
+        return self.mode.after(out, self.mask), lse, cache
+
+    def observe(self, cache: Any, layer: int, heads: Any, *, real: Any, lse: Any) -> Any:
+        seen = replace(heads, q=self.mode.before(heads.q, self.mask))
+        return self.inner.observe(cache, layer, seen, real=real, lse=lse)
+
+    def end(self, cache: Any, encode: Encoder, *, count: Any) -> Any:
+        return self.inner.end(cache, encode, count=count)

@@ -1,0 +1,82 @@
+"""What pivots remember while decoding, and the whole prompts of their satellites in host memory."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
+
+from kvjax.types import size_class
+
+
+@struct.dataclass
+class PivotState:
+    """Axis letters beside the usual: p pivots, m satellites (of all layers), w queries of a window, n prompt slots, c windows traced.
+
+    Attributes:
+        k, v: stores of the satellites' prompt keys and values, rows [slots, d], one satellite behind the other.
+        offset: first row of each satellite.   room: its prompt slots on the device (L_m).
+        held: prompt slots of each pivot.   base: L_base.
+        queries: the newest w queries of each pivot.   steps: tokens seen, so that query i stands at steps % w.
+        reference: I_ref, by prompt slot.   latest: sort keys of the row that set it, 0 where there is no slot.
+        pending: pivots whose satellites are being fetched.
+        refreshes: fetches so far.   fetched: satellite slots they brought.
+        trace: median overlap of the last windows, window i at i % c, NaN where there was none.   windows: how many there were.
+        host: the home of k and v.
+    """
+
+    k: Any
+    v: Any
+    offset: Int32[Array, "b m"]
+    room: Int32[Array, "b m"]
+    held: Int32[Array, "b p"]
+    base: Int32[Array, " b"]
+    queries: Float[Array, "b p w g d"]
+    steps: Int32[Array, " b"]
+    reference: Bool[Array, "b p n"]
+    latest: UInt32[Array, "b p n"]
+    pending: Bool[Array, "b p"]
+    refreshes: Int32[Array, "b p"]
+    fetched: Int32[Array, " b"]
+    trace: Float32[Array, "b p c"]
+    windows: Int32[Array, " b"]
+    host: Any = struct.field(pytree_node=False)
+
+    @property
+    def fetched_nbytes(self) -> Array:
+        """Bytes that went from the host to the device for each row, keys and values: 2 d b_e Σ L_m over all refreshes."""
+        return 2 * self.fetched * self.queries.shape[-1] * self.queries.dtype.itemsize
+
+    @staticmethod
+    def stack(states: list) -> "PivotState":
+        """Several rows as one batch."""
+        widest, shift, offsets = max(s.reference.shape[-1] for s in states), 0, []
+        for s in states:
+            offsets.append(s.offset + shift)
+            shift += s.k.shape[0]
+        states = [s.replace(offset=o, **_padded(s, widest)) for s, o in zip(states, offsets, strict=True)]
+        host = states[0].host
+        cat = jnp.concatenate if host.home == "device" else host.concatenate
+        stores = dict(k=cat([s.k for s in states]), v=cat([s.v for s in states]))
+        rest = jax.tree.map(lambda *x: jnp.concatenate(x), *(s.replace(k=None, v=None) for s in states))
+        return rest.replace(**stores)
+
+
+def _padded(state: PivotState, n: int) -> dict:
+    """What has a prompt-slot axis, widened to n."""
+    wide = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[-1])))  # noqa: E731
+    return dict(reference=wide(state.reference), latest=wide(state.latest))
+
+
+def empty(like: Float[Array, "h g w d"], *, b: int, p: int, m: int, n: int, w: int, traced: int, slots: int, host: Any) -> PivotState:
+    """A state that has seen nothing, with room for `slots` satellite tokens; `like` gives g, d and the dtype."""
+    _, g, _, d = like.shape
+    whole = lambda *shape: jnp.zeros(shape, jnp.int32)  # noqa: E731
+    store = lambda: host.empty(size_class(slots), d, like.dtype)  # noqa: E731
+    return PivotState(
+        k=store(), v=store(), offset=whole(b, m), room=whole(b, m), held=whole(b, p), base=whole(b),
+        queries=jnp.zeros((b, p, w, g, d), like.dtype), steps=whole(b),
+        reference=jnp.zeros((b, p, n), bool), latest=jnp.zeros((b, p, n), jnp.uint32), pending=jnp.zeros((b, p), bool),
+        refreshes=whole(b, p), fetched=whole(b), trace=jnp.full((b, p, traced), jnp.nan, jnp.float32), windows=whole(b), host=host,
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""From the host to the device: the tokens a pivot looks at, over the prompt slots of its satellites."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Int32
+
+from kvjax.retrieve.clusters import Clusters
+from kvjax.select.ranking import top
+from kvjax.stage import Encoder
+
+#: Slots fetched at a time.
+_BLOCK = 256
+
+
+def of_head(f: Callable, encode: Encoder, x: Array, *, layers: tuple, layer: Any, head: Any, heads: int) -> Array:
+    """f(encode.at(layer), x [b h n ...]) of one head's x [b n ...], with a traced layer and head.
+
+    An encoder with tables is one branch a layer, for all `heads`; one without needs neither.
+    """
+    if encode.at(layers[0]) is encode:
+        return f(encode, x[:, None])[:, 0]
+    wide = jnp.broadcast_to(x[:, None], (x.shape[0], heads, *x.shape[1:]))
+    branches = [lambda wide, at=at: f(encode.at(at), wide) for at in layers]
+    out = lax.switch(jnp.searchsorted(jnp.asarray(layers), layer), branches, wide)
+    return lax.dynamic_index_in_dim(out, head, 1, keepdims=False)
+
+
+def waiting(state: Any, clusters: Clusters, real: Bool[Array, " b"]) -> tuple[Int32[Array, " bm"], Int32[Array, ""]]:
+    """Pairs row · satellites + satellite that are to be refreshed, first in the list, and their count.
+
+    A satellite with more prompt slots than its pivot holds is left as it is.
+    """
+    pivot = np.array([p for _, _, p in clusters.satellites])
+    flags = state.pending[:, pivot] & (state.held[:, pivot] >= state.room) & real[:, None]
+    order = jnp.argsort(~flags.reshape(-1), stable=True).astype(jnp.int32)
+    return order, flags.sum().astype(jnp.int32)
+
+
+def deliver(cache: Any, encode: Encoder, clusters: Clusters, *, real: Bool[Array, " b"]) -> Any:
+    """Satellites of pending pivots overwritten with J_m = topk(latest, L_m), ascending; rows that are not real wait.
+
+    Costs nothing where nothing is pending: the loops run as often as there are blocks to move.
+    """
+    state, many = cache.retrieval, len(clusters.satellites)
+    order, count = waiting(state, clusters, real)
+    layer_of, head_of, pivot_of = (jnp.asarray(x) for x in np.array(clusters.satellites).T)
+
+    def satellite(i, pools):
+        r, m = order[i] // many, order[i] % many
+        chosen = top(state.latest[r, pivot_of[m]][None], state.room[r, m][None])[0]
+        where = dict(layer=layer_of[m], head=head_of[m], pivot=jnp.asarray(clusters.pivots)[pivot_of[m], 1])
+        return _overwrite(pools, cache, encode, clusters, row=r, member=m, ranks=jnp.cumsum(chosen, dtype=jnp.int32), **where)
+
+    k, v, pos = lax.fori_loop(0, count, satellite, (cache.k, cache.v, cache.pos))
+    moved = jnp.zeros(real.shape, jnp.int32)
+    picked = jnp.where(jnp.arange(order.shape[0]) < count, state.room.reshape(-1)[order], 0)
+    state = state.replace(
+        pending=state.pending & ~real[:, None],
+        refreshes=state.refreshes + (state.pending & real[:, None]),
+        fetched=state.fetched + moved.at[order // many].add(picked),
+    )
+    return cache.replace(k=k, v=v, pos=pos, retrieval=state)
+
+
+def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, member, ranks, layer, head, pivot):
+    """One satellite's prompt slots, block by block."""
+    state, room = cache.retrieval, cache.retrieval.room[row, member]
+    here, there = cache.start[layer, row, head], cache.start[layer, row, pivot]
+    layers = tuple(sorted({at for at, _, _ in clusters.satellites}))
+    one = dict(layers=layers, layer=layer, head=head, heads=clusters.shape[1])
+
+    def block(j, pools):
+        k, v, pos = pools
+        i = j * _BLOCK + jnp.arange(_BLOCK, dtype=jnp.int32)
+        slot = there + jnp.searchsorted(ranks, i + 1, side="left").astype(jnp.int32)
+        at = jnp.take(cache.pos, slot, mode="clip").astype(jnp.int32)
+        source = state.offset[row, member] + jnp.where(i < room, at, 0)
+        target = jnp.where(i < room, here + i, cache.slots)
+        keys = of_head(lambda e, x: e.encode(x), encode, state.host.take(state.k, source)[None], **one)[0]
+        return (
+            k.at[target].set(keys.astype(k.dtype), mode="drop"),
+            encode.values.put(v, target, state.host.take(state.v, source)),
+            pos.at[target].set(at.astype(pos.dtype), mode="drop"),
+        )
+
+    return lax.fori_loop(0, -(-room // _BLOCK), block, pools)

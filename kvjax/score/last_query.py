@@ -1,0 +1,53 @@
+"""Attention of the last prompt query alone, smoothed along all tokens (HeteroCache)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Float32
+
+from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.score.heads import GroupMax
+from kvjax.score.pool import AvgPool
+from kvjax.score.window import window_attention
+from kvjax.stage import Scorer
+from kvjax.types import Scores
+from kvjax.view import LayerView
+
+
+def focus(
+    q: Float[Array, "b w g d"], k: Float[Array, "b n d"], valid: Bool[Array, "b n"], *, pool: Any, heads: Any
+) -> Float32[Array, "b w n"]:
+    """s = heads(pool(softmax_n(q k / sqrt(d)))) of w queries of one KV head over its valid keys, each query by itself.
+
+    Zero where not valid; `pool` runs over the slots in the order given.
+    """
+    z = jnp.einsum("bwgd,bnd->bwgn", q, k, preferred_element_type=jnp.float32) / jnp.sqrt(jnp.float32(q.shape[-1]))
+    z = jnp.where(valid[:, None, None], z, -jnp.inf)
+    a = jnp.exp(z - jnp.max(z, -1, keepdims=True, initial=jnp.finfo(jnp.float32).min))
+    a = a / jnp.maximum(a.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
+    return jnp.where(valid[:, None], heads(pool(a)), 0.0)
+
+
+@struct.dataclass
+class LastQuery(Scorer):
+    """s = heads(pool(softmax_n(q_last k / sqrt(d)))), pooled over all positions, the last token's own included.
+
+    Args:
+        pool: smoothing along the tokens, query head by query head.
+        heads: reduction to KV heads.
+
+    Unlike `WindowAttention(window=1)`, nothing is taken out of the pooling: no token is protected.
+    Source: HeteroCache, arXiv 2601.13684, section 4.3; the group maximum is the released code's, the paper does not say.
+    """
+
+    pool: Any = AvgPool(5)
+    heads: Any = GroupMax()
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({WindowQueries(1)})
+
+    def score(self, view: LayerView, seen: Evidence) -> Scores:
+        a = window_attention(seen.window_queries(1), view.k, pos=view.pos, valid=view.valid, length=seen.length)
+        return self.heads(self.pool(a[:, :, :, 0]))

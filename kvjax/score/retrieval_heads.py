@@ -1,0 +1,104 @@
+"""Attention of a few query heads, found offline, decides for every KV head of the layer (CompressKV)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Bool, Float, Float32, Int32, Integer
+
+from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.score.pool import AvgPool
+from kvjax.score.window import window_attention
+from kvjax.stage import Scorer
+from kvjax.types import Keys, Mask, Positions, Scores, table
+from kvjax.view import LayerView
+
+
+def head_scores(a: Float32[Array, "b r w n"], before: Bool[Array, "b r n"], pool: Any) -> Float32[Array, "b r n"]:
+    """p^h = pool(Σ_w a) over the columns before the window, zeros outside them; the window's columns keep their plain sum (K2)."""
+    mass = a.sum(2)
+    return jnp.where(before, pool(jnp.where(before, mass, 0.0)), mass)
+
+
+def rows_of_heads(
+    q: Float[Array, "b h g w d"], k: Keys, heads: Integer[Array, " r"], *, pos: Positions, valid: Mask, length: Int32[Array, " b"]
+) -> Float32[Array, "b r w n"]:
+    """The window's attention rows of the query heads `heads`, each over the keys of its own KV head heads // g."""
+    b, h, g, w, d = q.shape
+    owner = heads // g
+    rows = window_attention(
+        q.reshape(b, h * g, w, d)[:, heads][:, :, None], k[:, owner], pos=pos[:, owner], valid=valid[:, owner], length=length
+    )
+    return rows[:, :, 0]
+
+
+def by_position(
+    p: Float32[Array, "b r n"], owner: Integer[Array, " r"], *, pos: Positions, valid: Mask
+) -> Float32[Array, "b r h n"]:
+    """What head r gives the token in each slot of each KV head; nothing if its own KV head no longer holds that token.
+
+    Slots are in position order.
+    """
+    at = jnp.where(valid, pos, jnp.iinfo(jnp.int32).max)
+    search = jnp.vectorize(lambda a, x: jnp.searchsorted(a, x), signature="(n),(m)->(m)")
+    found = jnp.minimum(search(at[:, owner][:, :, None], at[:, None]), at.shape[-1] - 1)
+    held = jnp.take_along_axis(at[:, owner][:, :, None], found, -1) == at[:, None]
+    return jnp.where(held, jnp.take_along_axis(p[:, :, None], found, -1), 0.0)
+
+
+@struct.dataclass
+class RetrievalHeads(Scorer):
+    """P_l[j] = mean_{h in R_l} pool(Σ_{i in window} a_ij^h)[j], the same for every KV head of the layer.
+
+    The softmax runs over all keys, the window's own included; pooling runs over the keys before the window, zeros at the cut.
+
+    Args:
+        heads: int32 [L, k_h], the query heads R_l of each layer; they need no order.
+        window: observation window, in queries.
+        pool: smoothing along the tokens (AvgPool, MaxPool, NoPool).
+        origin: which model and calibration `heads` came from; two scorers with one origin are equal.
+
+    Raises (from `check`): ValueError for heads that are not those of the model, or named twice in a layer.
+    Source: CompressKV, arXiv 2508.02401, section 3.2. Where another stage gives KV heads different slots, a position counts with
+    the heads whose own KV head holds it.
+    """
+
+    heads: Any = table()
+    window: int = struct.field(pytree_node=False, default=8)
+    pool: Any = AvgPool(5)
+    origin: str = struct.field(pytree_node=False, default="")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({WindowQueries(self.window)})
+
+    def at(self, layer: int) -> "RetrievalHeads":
+        return self.replace(heads=jnp.asarray(self.heads)[layer])
+
+    def check(self, model: Any, length: int, total: int) -> None:
+        heads, there = np.asarray(self.heads), model.heads * model.groups
+        if heads.ndim != 2 or heads.shape[0] != model.layers or not heads.shape[1] or heads.dtype.kind not in "iu":
+            raise ValueError(
+                f"RetrievalHeads wants integers [{model.layers} layers, heads]; got {heads.dtype} {heads.shape}: "
+                "use the artefact of this model, or calibrate it"
+            )
+        if heads.min() < 0 or heads.max() >= there:
+            raise ValueError(f"a layer has query heads 0 to {there - 1}; RetrievalHeads names {heads.min()} to {heads.max()}")
+        if any(len(set(row)) < len(row) for row in heads.tolist()):
+            raise ValueError("RetrievalHeads: a layer names a query head twice; name each head once")
+
+    def score(self, view: LayerView, seen: Evidence) -> Scores:
+        q = seen.window_queries(self.window)
+        heads, where = jnp.asarray(self.heads), dict(pos=view.pos, valid=view.valid)
+        owner = heads // q.shape[2]
+        rows = rows_of_heads(q, view.k, heads, length=seen.length, **where)
+        before = view.valid & (view.pos < (seen.length - self.window)[:, None, None])
+        p = head_scores(rows, before[:, owner], self.pool)
+        slots = jnp.where(view.valid, view.pos, -1)
+        return lax.cond(
+            (slots == slots[:, :1]).all(),
+            lambda: jnp.broadcast_to(p.mean(1)[:, None], slots.shape),
+            lambda: by_position(p, owner, **where).mean(1),
+        )

@@ -1,0 +1,45 @@
+"""Calibrated tables of the toy model (3 layers, 2 KV heads, groups of 2, head dimension 16), as calibration would write them."""
+
+from functools import cache
+
+import numpy as np
+
+from kvjax.calibrate.artefact import Artefact
+
+SHAPE = dict(layers=3, heads=2, groups=2, head_dim=16)
+
+
+@cache
+def toy(method: str, seed: int = 0) -> Artefact:
+    """The tables of one method, random where any will do."""
+    tables, settings = TABLES[method](np.random.default_rng(seed))
+    return Artefact(method, {"name": "toy", **SHAPE}, {}, settings, tables)
+
+
+def _compresskv(rng):
+    score = rng.random((3, 4)).astype(np.float32)
+    tables = {
+        "srh": np.argsort(-score, 1).astype(np.int32),
+        "srh_score": score,
+        "classical_score": rng.random((3, 4)).astype(np.float32),
+        "layer_score": np.array([0.5, 0.2, 0.3], np.float32),
+        "layer_error": np.array([[0.5, 0.2, 0.3]], np.float32),
+    }
+    return tables, {"budget": 32, "window": 8}
+
+
+def _heterocache(rng):
+    tables = {
+        "role": np.array([[3, 4], [1, 1], [4, 3]], np.int8),
+        "alloc_ratio": np.array([[-1, 1.3], [0.6, 0.9], [1.2, -1]], np.float32),
+        "stability": np.array([[0.4, 0.4], [0.9, 0.6], [0.45, 0.3]], np.float32),
+        "cluster": np.array([[0, 0], [-1, -1], [1, 1]], np.int32),
+    }
+    return tables, {"theta_stab": 0.5, "theta_sim": 0.5, "kappa": 5, "k": 16}
+
+
+def _hcattention(rng):
+    return {"codebook": rng.normal(size=(3, 2, 8, 256, 2)).astype(np.float16)}, {"groups": 8, "centroids": 256}
+
+
+TABLES = {"compresskv": _compresskv, "heterocache": _heterocache, "hcattention": _hcattention}

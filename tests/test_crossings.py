@@ -1,0 +1,66 @@
+"""The four papers' stages crossed with each other and with the rest, without a class of their own."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kvjax
+from kvjax.encode import Cast, Plain
+from kvjax.encode.values import OnHost
+from kvjax.merge import WeightedNearest
+from kvjax.retrieve import CumulativeMass
+from tests.conftest import ids_of, policy_of
+
+compresskv, d2o, heterocache, hcattention = (
+    policy_of(name) for name in ("compresskv", "d2o", "heterocache", "hcattention")
+)  # fmt: skip
+snapkv, adakv, h2o = (policy_of(name) for name in ("snapkv", "adakv", "h2o"))
+
+CROSSINGS = {
+    "compresskv chooses, d2o merges": compresskv.replace(merge=WeightedNearest()),
+    "heterocache budgets over codes": heterocache.replace(encode=hcattention.encode),
+    "heterocache budgets over codes, one retrieval by mass": heterocache.replace(
+        encode=hcattention.encode, retrieve=hcattention.retrieve
+    ),
+    "d2o layers, compresskv selects": compresskv.replace(allocate=d2o.allocate),
+    "compresskv over codes": compresskv.replace(encode=hcattention.encode),
+    "compresskv over codes, read by mass": compresskv.replace(encode=hcattention.encode, retrieve=hcattention.retrieve),
+    "d2o with values on the host": d2o.replace(encode=Plain(values=OnHost())),
+    "d2o over codes": d2o.replace(encode=hcattention.encode),
+    "d2o on compresskv's heads": d2o.replace(score=compresskv.score),
+    "compresskv layers under h2o": h2o.replace(allocate=compresskv.allocate),
+    "heterocache heads under snapkv": snapkv.replace(allocate=heterocache.allocate),
+    "heterocache refreshed, d2o merges at the prompt": heterocache.replace(merge=WeightedNearest()),
+    "adaptive heads inside d2o's layers": adakv.replace(allocate=kvjax.allocate.Adaptive(layers=d2o.allocate)),
+    "adaptive heads inside compresskv's layers": adakv.replace(allocate=kvjax.allocate.Adaptive(layers=compresskv.allocate)),
+    "heterocache stored in half": heterocache.replace(encode=Cast("bfloat16")),
+    "snapkv read by mass": snapkv.replace(retrieve=CumulativeMass(tau=0.9)),
+}
+
+
+@pytest.fixture(scope="module")
+def two(lm):
+    return kvjax.prefill(lm, [ids_of(90), ids_of(61, 5)])
+
+
+@pytest.mark.parametrize("name", CROSSINGS)
+def test_crossing(lm, two, name):
+    policy = CROSSINGS[name]
+    cache = kvjax.compress(two, policy)
+    total = 40 * 3 * 2
+    sums = cache.lengths.sum((0, 2))
+    assert (sums == total).all() if policy.allocate.exact else ((sums <= total) & (sums > total - 12)).all()
+    out = kvjax.decode(lm, cache, policy, max_new_tokens=8, stop=(), return_logits=True)
+    assert jnp.isfinite(out.logits).all()
+    grows = 0 if policy.when.decoding else 8
+    np.testing.assert_array_equal(out.cache.lengths, cache.lengths + grows)
+    assert (out.cache.host_nbytes > 0) == (policy.encode.values.home == "host" or policy.retrieve.stepwise)
+
+
+@pytest.mark.parametrize("name", CROSSINGS)
+def test_a_crossed_row_is_what_it_is_alone(lm, two, name):
+    policy = CROSSINGS[name]
+    alone = kvjax.prefill(lm, ids_of(61, 5))
+    both = kvjax.decode(lm, kvjax.compress(two, policy), policy, max_new_tokens=6, stop=(), return_logits=True)
+    solo = kvjax.decode(lm, kvjax.compress(alone, policy), policy, max_new_tokens=6, stop=(), return_logits=True)
+    np.testing.assert_allclose(both.logits[1], solo.logits[0], atol=2e-5)
