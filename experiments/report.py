@@ -123,7 +123,10 @@ def markdown(table: Table) -> str:
     body = [heads, ["---"] * 2 + ["--:"] * (len(heads) - 2)]
     body += [_cells(line, table.columns) for line in table.lines]
     title = f"**{table.model} ({table.dtype}), {table.length} tokens; full cache {table.lines[0].full / MB:.1f} MB**"
-    note = "MB: 10^6 bytes allocated for the prompt; host: values or whole heads kept in host memory. Intervals: 95%; of nats: of the loss against the full cache."
+    note = (
+        "MB: 10^6 bytes allocated for the prompt; host: values or whole heads kept in host memory. "
+        "Intervals: 95%; of nats: of the loss against the full cache."
+    )
     return "\n".join([title, "", *("| " + " | ".join(row) + " |" for row in body), "", note, ""])
 
 

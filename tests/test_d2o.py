@@ -22,6 +22,7 @@ from kvjax.allocate import (
 )
 from kvjax.allocate.variance import column_variance
 from kvjax.merge import EMA, Average, Both, Drop, Fixed, Keys, NoThreshold, ScatterMean, SoftmaxWeights, Values, WeightedNearest
+from kvjax.merge.match import match
 from kvjax.methods.d2o import d2o
 from kvjax.score import AccumulatedAttention
 from kvjax.select import HeavyRecent, TopK
@@ -191,6 +192,22 @@ def test_merging_follows_the_transcription(n, weights, feature):
             for array in blended:
                 for h, at in enumerate(stay):
                     np.testing.assert_allclose(getattr(got, array)[row, h, at], want[array][h], atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [60, 700])
+def test_equal_likeness_goes_to_the_lower_slot(n):
+    view, keep = random_view(n)
+    kind = np.random.default_rng(n).integers(0, 8, keep.shape)
+    evicted = np.asarray(view.valid & ~keep)
+    found = jax.jit(match)(jnp.asarray(np.eye(8)[kind], jnp.float32), jnp.asarray(evicted), keep)
+    for row, h in np.ndindex(2, 3):
+        gone, stay = np.flatnonzero(evicted[row, h]), np.flatnonzero(keep[row, h])
+        np.testing.assert_array_equal(found.slot[row, h, : len(gone)], gone)
+        for i, slot in enumerate(gone):
+            alike = stay[kind[row, h, stay] == kind[row, h, slot]]
+            assert found.target[row, h, i] == (alike[0] if len(alike) else stay[0])
+            assert found.u[row, h, i] == float(len(alike) > 0)
+        assert (np.asarray(found.u[row, h, len(gone) :]) == -np.inf).all()
 
 
 @pytest.mark.parametrize("threshold, tau", [(NoThreshold(), -np.inf), (Fixed(0.8), 0.8), (EMA(0.6), None)])

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import kvjax
-from experiments.calibrate.hcattention import calibrate
+from experiments.calibrate.hcattention import DEFAULTS, calibrate
+from experiments.tasks.text import haystack
 from kvjax.calibrate.artefact import load, save
 
 
@@ -15,5 +16,6 @@ def fitted(lm: Any, *, groups: int, centroids: int, shared: bool = False) -> Any
     name = f"{Path(lm.name).name}-g{groups}-c{centroids}" + ("-shared" if shared else "")
     folder = Path(root) / "codebooks" / name
     if not folder.exists():
-        save(calibrate(lm, groups=groups, centroids=centroids, shared=shared), folder)
+        settings = DEFAULTS | dict(groups=groups, centroids=centroids, shared=shared)
+        save(calibrate(lm, haystack(), settings, seed=0, progress=lambda *_: None), folder)
     return kvjax.methods.hcattention(artefact=load(folder, "hcattention", lm), tau=1.0)

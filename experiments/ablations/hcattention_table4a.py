@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import kvjax
 from experiments.ablations.ablation import Ablation, Variant
 from experiments.ablations.codebooks import fitted
 from experiments.ablations.run import main

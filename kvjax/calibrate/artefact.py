@@ -120,7 +120,9 @@ def load(folder: str | Path, method: str | None = None, lm: Any = None) -> Artef
     """
     folder = Path(folder).expanduser().resolve()
     if not (folder / "header.json").is_file():
-        raise FileNotFoundError(f"{folder} holds no artefact (no header.json): make one with `kvjax calibrate`, built in: {built_in()}")
+        raise FileNotFoundError(
+            f"{folder} holds no artefact (no header.json): make one with `kvjax calibrate`, or use a built-in one: {built_in()}"
+        )
     header = json.loads((folder / "header.json").read_text())
     if header.get("schema") != SCHEMA:
         raise ValueError(f"{folder} has schema {header.get('schema')}, this version reads {SCHEMA}: calibrate again")
@@ -151,7 +153,8 @@ def check(artefact: Artefact, method: str | None = None, lm: Any = None) -> None
         if mine != artefact.model.get(name)
     ]
     if wrong:
-        raise ValueError(f"this artefact does not fit ({'; '.join(wrong)}): make one with `kvjax calibrate {method or artefact.method}`")
+        found = "; ".join(wrong)
+        raise ValueError(f"this artefact does not fit ({found}): make one with `kvjax calibrate {method or artefact.method}`")
 
 
 def built_in() -> list[str]:

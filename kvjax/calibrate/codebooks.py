@@ -71,8 +71,8 @@ def fit_codebooks(
         seed, max_iter, batch: of the k-means.   progress: called with (heads done, heads in all).
 
     Returns:
-        "codebook" float16 [l, h, groups or 1, c, d / groups]; "inertia" and "energy" float32 [l, h]: squared error left, and that of
-        the keys about zero.
+        "codebook" float16 [l, h, groups or 1, c, d / groups]; "inertia" and "energy" float32 [l, h]: the squared error left, and
+        the keys' squared norms.
 
     Raises:
         ValueError: groups that do not divide the head dimension, centroids beyond 16 bits.
@@ -84,13 +84,26 @@ def fit_codebooks(
         raise ValueError(f"groups must divide the head dimension {d}, and centroids be 1 to 65536; got {groups} and {centroids}")
     if n * (groups if shared else 1) < 10 * centroids:
         warnings.warn(f"{n} keys are few for {centroids} centroids: give at least {10 * centroids}", stacklevel=2)
-    book = np.zeros((layers, heads, 1 if shared else groups, centroids, d // groups), np.float16)
-    lost = np.zeros((layers, heads), np.float32)
-    for i, (layer, head) in enumerate(np.ndindex(layers, heads), 1):
-        parts = keys[layer, head].reshape(n, groups, -1).swapaxes(0, 1)
-        parts = parts.reshape(1, n * groups, -1) if shared else parts
-        for m, points in enumerate(parts):
-            book[layer, head, m] = fit(points, centroids, seed=seed, max_iter=max_iter, batch=batch)
-            lost[layer, head] += inertia(points, book[layer, head, m].astype(np.float32))
-        progress(i, layers * heads)
-    return {"codebook": book, "inertia": lost, "energy": (keys**2).sum((2, 3), dtype=np.float64).astype(np.float32)}
+    from joblib import Parallel, delayed  # of scikit-learn; slow to import, and needed here alone
+
+    how = dict(centroids=centroids, groups=groups, shared=shared, seed=seed, max_iter=max_iter, batch=batch)
+    tasks = (delayed(fit_head)(keys[i], **how) for i in np.ndindex(layers, heads))
+    found = []
+    for fitted in Parallel(n_jobs=-1, return_as="generator")(tasks):
+        found.append(fitted)
+        progress(len(found), layers * heads)
+    books, lost = zip(*found, strict=True)
+    energy = (keys**2).sum((2, 3), dtype=np.float64).astype(np.float32)
+    lost = np.asarray(lost, np.float32).reshape(layers, heads)
+    return {"codebook": np.stack(books).reshape(layers, heads, *books[0].shape), "inertia": lost, "energy": energy}
+
+
+def fit_head(
+    keys: Float[np.ndarray, "n d"], *, centroids: int, groups: int, shared: bool, **how: Any
+) -> tuple[Float[np.ndarray, "m c e"], float]:
+    """The codebooks of one head's keys, float16, and the squared error they leave."""
+    n = keys.shape[0]
+    parts = keys.reshape(n, groups, -1).swapaxes(0, 1)
+    parts = np.ascontiguousarray(parts.reshape(1, n * groups, -1) if shared else parts)
+    books = np.stack([fit(points, centroids, **how) for points in parts]).astype(np.float16)
+    return books, sum(inertia(points, book.astype(np.float32)) for points, book in zip(parts, books, strict=True))

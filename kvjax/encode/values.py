@@ -84,8 +84,8 @@ def listed(chosen: Bool[Array, "b h n"], size: int) -> Int32[Array, "b h size"]:
 def sources(old: Any, new: Any, length: Any, slots: int) -> np.ndarray:
     """For each slot of the new pool the old slot whose row it gets, int32; slots of no region get slot 0's."""
     index = np.zeros(slots, np.int32)
-    for old, new, length in zip(*(np.asarray(x).reshape(-1) for x in (old, new, length)), strict=True):
-        index[new : new + length] = np.arange(old, old + length)
+    for a, b, count in zip(*(np.asarray(x).reshape(-1) for x in (old, new, length)), strict=True):
+        index[b : b + count] = np.arange(a, a + count)
     return index
 
 

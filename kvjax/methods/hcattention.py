@@ -2,9 +2,10 @@
 
 *HCAttention: Extreme KV Cache Compression via Heterogeneous Attention Computing for LLMs*, arXiv 2507.19823, section 3.
 Stages: encode Codes(codebook, values=OnHost()) · retrieve CumulativeMass(tau) · nothing is evicted.
-Codebooks come from an artefact, one for each layer, KV head and group of channels (the paper's definition; its table 4b marks these
-with * and finds one codebook shared by all groups slightly better). Differs: nothing known; where the paper is silent the newest token
-is coded at once, every query head has its own set, and rotated keys are coded.
+Codebooks come from an artefact, one for each layer, KV head and group of channels: the paper's definition. Its table 4b marks these
+with * and finds one codebook shared by all groups slightly better; its text says the opposite.
+Differs: nothing known; where the paper is silent the newest token is coded at once, every query head has its own set, and it is rotated
+keys that are coded.
 """
 
 from typing import Any
