@@ -4,6 +4,7 @@ In the order of the data path: `prefill` a prompt once, `compress` it with any n
 """
 
 from kvjax import allocate, encode, evidence, merge, methods, retrieve, score, select
+from kvjax.blocks import Blocks, Exact
 from kvjax.cache import KVCache
 from kvjax.compress import compress
 from kvjax.decode import Decoded, Extended, decode, extend, stream
@@ -17,7 +18,7 @@ from kvjax.schedule import AfterPrefill, Every, WhenFull
 __version__ = "0.1.0"
 
 __all__ = [
-    "AfterPrefill", "Decoded", "Every", "Extended", "Greedy", "KVCache", "Policy", "Prefilled", "Sample", "WhenFull", "allocate",
-    "compress", "decode", "encode", "evidence", "extend", "generate", "merge", "methods", "prefill", "retrieve", "score", "select",
-    "stack", "stream",
+    "AfterPrefill", "Blocks", "Decoded", "Every", "Exact", "Extended", "Greedy", "KVCache", "Policy", "Prefilled", "Sample",
+    "WhenFull", "allocate", "compress", "decode", "encode", "evidence", "extend", "generate", "merge", "methods", "prefill",
+    "retrieve", "score", "select", "stack", "stream",
 ]  # fmt: skip

@@ -94,6 +94,12 @@ class KVCache:
         """Bytes of the slots reserved for tokens to come."""
         return int((np.asarray(self.capacity) - self.lengths).sum()) * self.slot_nbytes
 
+    def adopted(self, old: "KVCache") -> "KVCache":
+        """This cache as a program gave it back, with what outlives programs taken over from `old`, the one it was given."""
+        take_over = getattr(self.retrieval, "adopt", None)
+        retrieval = take_over(old.retrieval) if take_over else self.retrieval
+        return self.replace(v=self.values.adopt(self.v, old.v), retrieval=retrieval)
+
     def kept(self, layer: int) -> list[list[np.ndarray]]:
         """Original positions held, by row and KV head, ascending."""
         if not -self.start.shape[0] <= layer < self.start.shape[0]:

@@ -180,7 +180,7 @@ def decode(
         _spec(lm, policy, cap), lm.params, roomy, sampler, key, _stops(lm, stop), np.int32(new),
         width=_power_of_two(new), keep_logits=return_logits,
     )  # fmt: skip
-    steps, cache = int(end.i), end.cache.replace(v=roomy.values.adopt(end.cache.v, roomy.v))
+    steps, cache = int(end.i), end.cache.adopted(roomy)
     seconds = time.perf_counter() - began
     info = dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots)
     tokens, lengths = np.asarray(end.tokens)[:, :steps], np.asarray(end.lengths)
@@ -207,7 +207,7 @@ def stream(
     running, token = jnp.ones(cache.position.shape, bool), jnp.zeros(cache.position.shape, jnp.int32)
     for i in range(max_new_tokens):
         new, token, running = _one(spec, lm.params, cache, sampler, key, np.int32(i), running, token, stops)
-        cache = new.replace(v=cache.values.adopt(new.v, cache.v))
+        cache = new.adopted(cache)
         yield np.asarray(token)
         if not running.any():
             return
@@ -255,7 +255,7 @@ def extend(
         tokens = np.pad(part, ((0, 0), (0, width - part.shape[1])))
         count = np.clip(counts - at, 0, part.shape[1]).astype(np.int32)
         new, out = _read(_spec(lm, policy, cap), lm.params, cache, tokens, count, keep_logits=return_logits)
-        cache = new.replace(v=cache.values.adopt(new.v, cache.v))
+        cache = new.adopted(cache)
         if return_logits:
             logits.append(out[:, : part.shape[1]])
     return Extended(cache=cache, logits=jnp.concatenate(logits, 1) if return_logits else None)

@@ -68,7 +68,8 @@ def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCa
     if "v" not in pooled:
         pools["v"] = cache.values.relocate(cache.v, cache.start, pools["start"], cache.length, slots)
     rest = {f.name: getattr(cache, f.name) for f in fields(cache) if f.name not in pools}
-    return KVCache(**pools, **jax.tree.map(_fresh, rest))
+    made = KVCache(**pools, **jax.tree.map(_fresh, rest))
+    return made.adopted(cache.replace(v=made.v))
 
 
 def stack(caches: list[KVCache]) -> KVCache:

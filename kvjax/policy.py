@@ -102,9 +102,9 @@ class Policy:
     def decoding(self) -> "Policy | None":
         """What of the policy the decode program contains: nothing but its retriever if it never evicts while decoding.
 
-        The budget is in the cache by then, as integers; here it would only tell an int from a float.
+        What was allocated is in the cache by then, as integers.
         """
-        return self.replace(budget=1.0) if self.when.decoding else None
+        return self.replace(budget=1.0, allocate=Uniform()) if self.when.decoding else None
 
 
 def _misplaced(given: Any, kind: type) -> bool:

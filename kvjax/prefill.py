@@ -16,10 +16,9 @@ from jaxtyping import Array, Float32, Int32
 
 from kvjax import evidence as ev
 from kvjax.attend import Heads
+from kvjax.blocks import Blocks, Exact, Run, anchored_attention, prompt_attention
 from kvjax.checks import check_finite, check_prompts
 from kvjax.heap import trim
-from kvjax.kernels.prefill_attention import column_sums, prefill_attention
-from kvjax.types import size_class
 
 
 @struct.dataclass
@@ -66,34 +65,19 @@ class Prefilled:
         return self.rows[0].evidence[0].needs
 
 
-@struct.dataclass
-class PromptBlock:
-    """Rows offset .. offset + t of a prompt as evidence sees them; `count` of them are real."""
-
-    heads: Heads
-    k: Any
-    lse: Any
-    offset: Int32[Array, " b"]
-    count: Int32[Array, " b"]
-    window: int | None = struct.field(pytree_node=False)
-
-    def column_sums(self) -> Float32[Array, "b h g n"]:
-        length = self.offset + self.count
-        return column_sums(self.heads.q, self.k, self.lse, offset=self.offset[0], length=length, window=self.window)
-
-
-@partial(jax.jit, static_argnames=("decoder", "window"), donate_argnames=("x", "k", "v", "seen"))
-def _layer(weights, x, k, v, seen, offset, length, *, decoder, window):
-    """One layer over one block of a prompt; k and v are the layer's whole buffers, filled up to the block."""
+@partial(jax.jit, static_argnames=("decoder", "window", "anchor"), donate_argnames=("x", "k", "v", "seen"))
+def _layer(weights, x, k, v, seen, offset, end, *, decoder, window, anchor):
+    """One layer over one run of a prompt; k and v are the layer's whole buffers, filled up to the run."""
     at = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+    count = jnp.clip(end - offset, 0, x.shape[1])
 
     def attend(heads: Heads):
         keys = jax.lax.dynamic_update_slice_in_dim(k, heads.k.astype(k.dtype), offset, axis=2)
         values = jax.lax.dynamic_update_slice_in_dim(v, heads.v.astype(v.dtype), offset, axis=2)
-        out, lse = prefill_attention(heads.q, keys, values, offset=offset, window=window)
-        count = jnp.clip(length - offset, 0, x.shape[1])
-        start = jnp.full_like(length, offset)
-        block = PromptBlock(heads=heads, k=keys, lse=lse, offset=start, count=count, window=window)
+        if anchor is None:
+            out, block = prompt_attention(heads, keys, values, offset, count, window)
+        else:
+            out, block = anchored_attention(heads, keys, values, offset, count, anchor)
         return out, (keys, values, ev.observe(seen, block))
 
     x, (k, v, seen) = decoder.layer(weights, x, at, attend)
@@ -121,45 +105,39 @@ def _buffers(decoder, n: int, dtype, needs: frozenset):
     return kv, [ev.empty(needs, size, decoder.rope) for _ in layers]
 
 
-#: Prompts longer than this are run LONG tokens at a time unless told otherwise: less memory, and no slower.
-_WHOLE, _LONG = 2048, 1024
+def _run(lm, run: Run, tokens: np.ndarray, kv: list, seen: list):
+    """One run through every layer, in place: hidden states [1, t, e]."""
+    end = jnp.asarray([run.end], jnp.int32)
+    x = _embed(lm.params, jnp.asarray(tokens[None, run.offset : run.offset + run.width]), decoder=lm.decoder)
+    for layer, (weights, window) in enumerate(zip(lm.params["layers"], lm.decoder.windows, strict=True)):
+        how = dict(decoder=lm.decoder, window=window, anchor=run.anchor)
+        x, *kv[layer], seen[layer] = _layer(weights, x, *kv[layer], seen[layer], np.int32(run.offset), end, **how)
+    return x
 
 
-def bucket(length: int, chunk: int | None) -> tuple[int, int]:
-    """(padded length, tokens run at a time) of a prompt: the length is one of 8 classes a power of two, in whole chunks."""
-    n = size_class(length, steps=8)
-    if chunk is None and length <= _WHOLE:
-        return n, n
-    step = chunk or _LONG
-    return -(-n // step) * step, step
-
-
-def _prefill_row(lm, ids: list[int], *, needs: frozenset, chunk: int | None, all_logits: bool) -> PrefilledRow:
-    decoder, length = lm.decoder, jnp.asarray([len(ids)], jnp.int32)
-    n, step = bucket(len(ids), chunk)
+def _prefill_row(
+    lm, ids: list[int], *, needs: frozenset, attention: Any, chunk: int | None, all_logits: bool
+) -> PrefilledRow:
+    decoder = lm.decoder
+    n, runs = attention.plan(len(ids), chunk)
     tokens = np.zeros(n, np.int32)
     tokens[: len(ids)] = ids
-    kv, seen, logits = _buffers(decoder, n, lm.params["embed"]["weight"].dtype, needs), None, []
-    kv, seen = kv
-    for offset in range(0, n if all_logits else len(ids), step):
-        x = _embed(lm.params, jnp.asarray(tokens[None, offset : offset + step]), decoder=decoder)
-        for layer, (weights, window) in enumerate(zip(lm.params["layers"], decoder.windows, strict=True)):
-            x, k, v, seen[layer] = _layer(
-                weights, x, *kv[layer], seen[layer], np.int32(offset), length, decoder=decoder, window=window
-            )
-            kv[layer] = (k, v)
+    kv, seen = _buffers(decoder, n, lm.params["embed"]["weight"].dtype, needs)
+    kv, logits = [list(pair) for pair in kv], []
+    for run in runs:
+        x = _run(lm, run, tokens, kv, seen)
         if all_logits:
-            logits.append(_unembed(lm.params, x, decoder=decoder)[0])
-    last = _last_logits(lm.params, x, np.int32(len(ids) - 1 - offset), decoder=decoder)
+            logits.append(_unembed(lm.params, x, decoder=decoder)[0, : run.end - run.offset])
+    last = _last_logits(lm.params, x, np.int32(len(ids) - 1 - run.offset), decoder=decoder)
     check_finite(last, "the logits of the prompt's last token")
     return PrefilledRow(
         ids=jnp.asarray(tokens),
-        length=length,
+        length=jnp.asarray([len(ids)], jnp.int32),
         k=tuple(k for k, _ in kv),
         v=tuple(v for _, v in kv),
         evidence=tuple(seen),
         logits=last,
-        all_logits=jnp.concatenate(logits) if all_logits else None,
+        all_logits=jnp.pad(jnp.concatenate(logits), ((0, n - len(ids)), (0, 0))) if all_logits else None,
     )
 
 
@@ -172,30 +150,35 @@ def resolve_needs(needs: Any) -> frozenset:
     return ev.union(*(policy.needs for policy in needs))
 
 
-def prefill(lm, prompts, *, needs: Any = ev.STANDARD, chunk: int | None = None, all_logits: bool = False) -> Prefilled:
+def prefill(
+    lm, prompts, *, needs: Any = ev.STANDARD, attention: Exact | Blocks = Exact(), chunk: int | None = None,
+    all_logits: bool = False,
+) -> Prefilled:  # fmt: skip
     """Run prompts through the model and keep what any policy may ask for.
 
-    Attention is causal and blockwise: memory is linear in the length. Prompts are padded to one of 8 buckets a power of two.
+    Attention is causal, computed tile by tile: memory is linear in the length. Prompts are padded to one of 8 buckets a power of
+    two.
 
     Args:
         lm: a language model (`models.load`).
         prompts: token ids, or a list of them; rows may differ in length.
         needs: what to record: a policy, a list of policies, or a set of `kvjax.evidence` needs. The default serves every method in
             `kvjax.methods`; naming the policies you will use saves the second pass of those that read attention sums.
+        attention: Exact(), or Blocks(size, anchor, tail) for an approximation that is linear in the length.
         chunk: tokens run through the layers at a time (a multiple of 64), which bounds activation memory. By default prompts of
             up to 2,048 tokens are run whole, longer ones 1,024 at a time.
-        all_logits: keep the logits of every position (n·v floats a row).
+        all_logits: keep the logits of every position (n·v floats a row, zeros behind the prompt).
 
     Raises:
-        ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context.
+        ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context, a chunk or an attention
+            that does not fit.
         FloatingPointError: the model produced NaN or infinite logits.
     """
     rows = check_prompts(prompts, lm.decoder)
-    if chunk is not None and (chunk < 64 or chunk % 64):
-        raise ValueError(f"chunk must be a multiple of 64 tokens, at least 64; got {chunk}")
+    attention.check(lm.decoder, chunk)
     wanted = resolve_needs(needs)
     trim()
     return Prefilled(
-        rows=tuple(_prefill_row(lm, ids, needs=wanted, chunk=chunk, all_logits=all_logits) for ids in rows),
+        rows=tuple(_prefill_row(lm, ids, needs=wanted, attention=attention, chunk=chunk, all_logits=all_logits) for ids in rows),
         decoder=lm.decoder,
     )

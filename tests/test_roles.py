@@ -122,6 +122,7 @@ def test_a_budget_the_full_heads_use_up_is_refused():
     with pytest.raises(ValueError, match="smallest feasible budget is 38 slots"):
         allocate.check(MODEL, 100, 37)
     allocate.check(MODEL, 100, 38)
+    allocate.check(MODEL, 16, 1)
     allocate.check(MODEL, 100, 100)
     with pytest.raises(ValueError, match="one float a KV head"):
         RoleBudgets(FIVE[:1]).check(MODEL, 100, 50)

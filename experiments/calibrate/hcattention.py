@@ -1,56 +1,50 @@
 """HCAttention: codebooks of the keys of a few stretches of text."""
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from experiments.calibrate.samples import described, stretches
-from experiments.calibrate.work import Work
-from experiments.tasks.text import Haystack, haystack
+from experiments.calibrate.text import Report, described, stretches
+from experiments.tasks.chat import encode_plain
+from experiments.tasks.text import Haystack
 from kvjax.calibrate.artefact import Artefact, model_facts
 from kvjax.calibrate.codebooks import collect_keys, fit_codebooks
 
+#: `samples` stretches of `length` tokens; the others as `fit_codebooks`.
+DEFAULTS = dict(samples=4, length=2048, groups=32, centroids=256, shared=False, max_iter=200, batch=10_000)
 
-def calibrate(
-    lm: Any, text: Haystack | None = None, *, samples: int = 12, length: int = 2048, seed: int = 0, groups: int = 32,
-    centroids: int = 256, shared: bool = False, max_iter: int = 200, batch: int = 10_000, work: Work = Work(),
-) -> Artefact:  # fmt: skip
-    """Keys of `samples` stretches of `length` tokens, clustered layer by layer.
+
+def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int, progress: Report) -> Artefact:
+    """Keys of stretches of the text, clustered for each layer, KV head and group of channels.
 
     Args:
-        text: by default the essays.   groups, centroids, shared, max_iter, batch: as `fit_codebooks`.
-        seed: of the stretches and of the k-means.
+        settings: as DEFAULTS.   seed: of the k-means.   progress: called with (stage, done, total).
 
     Raises:
         ValueError: settings that do not fit the model, or a text that is too short.
     """
-    text = haystack() if text is None else text
-    settings = dict(
-        samples=samples, length=length, seed=seed, groups=groups, centroids=centroids, shared=shared, max_iter=max_iter, batch=batch
-    )  # fmt: skip
     _check(lm, settings)
-    prompts = stretches(lm, text.text, length, samples, seed)
-    read, facts = described([text.source], prompts), model_facts(lm)
-    how = {name: settings[name] for name in ("groups", "centroids", "shared", "seed", "max_iter", "batch")}
-    keys, layers = [], []
-    for done, ids in enumerate(prompts, 1):
+    fit = {name: x for name, x in settings.items() if name not in ("samples", "length")}
+    prompts = stretches(encode_plain(lm, text.text), settings["samples"], settings["length"])
+    keys = []
+    for ids in prompts:
         keys.append(collect_keys(lm, [ids]))
-        work.report("keys", done, samples)
-    keys = np.concatenate(keys, 2)
-    for layer in range(len(keys)):
-        needs = {"model": facts, "data": read, "settings": settings, "layer": layer}
-        layers.append(work.keep(f"layer{layer}", needs, lambda at=layer: fit_codebooks(keys[at : at + 1], **how)))
-        work.report("codebooks", layer + 1, len(keys))
-    tables = {name: np.concatenate([part[name] for part in layers]) for name in layers[0]}
-    return Artefact("hcattention", facts, read, settings, tables)
+        progress("keys", len(keys), len(prompts))
+    tables = fit_codebooks(np.concatenate(keys, 2), seed=seed, progress=partial(progress, "codebooks"), **fit)
+    return Artefact("hcattention", model_facts(lm), described(prompts, text.source), {**settings, "seed": seed}, tables)
 
 
-def _check(lm: Any, settings: dict[str, int]) -> None:
+def _check(lm: Any, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for settings that would fail after the keys are collected."""
-    d, groups, centroids = lm.decoder.head_dim, settings["groups"], settings["centroids"]
-    if groups < 1 or d % groups:
-        raise ValueError(f"groups must divide the head dimension {d}, got {groups}")
-    if not 1 <= centroids <= 1 << 16:
-        raise ValueError(f"centroids must be 1 to 65536, got {centroids}")
-    if settings["max_iter"] < 1 or settings["batch"] < 1:
-        raise ValueError(f"max_iter and batch must be at least 1, got {settings['max_iter']} and {settings['batch']}")
+    d = lm.decoder.head_dim
+    for name in ("samples", "length", "groups", "max_iter", "batch"):
+        if settings[name] < 1:
+            raise ValueError(f"{name} must be at least 1, got {settings[name]}")
+    if d % settings["groups"]:
+        raise ValueError(f"groups must divide the head dimension {d}, got {settings['groups']}")
+    if not 1 <= settings["centroids"] <= 1 << 16:
+        raise ValueError(f"centroids must be 1 to 65536, got {settings['centroids']}")
+    if settings["length"] > lm.decoder.max_positions:
+        raise ValueError(f"length {settings['length']} is beyond the model's context of {lm.decoder.max_positions}: lower --length")

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.calibrate.samples import opening
 from experiments.tasks.chat import encode_plain, frame
 from kvjax.calibrate.compresskv import Run
 
@@ -33,10 +32,10 @@ NEEDLES = (
         " ride the old yellow tram up to the castle and eat custard tarts at sunset",
     ),
     Needle(
-        " The harbour report of last spring found that most fishing boats leaked because cheap copper nails had rusted in the hull.",
+        " The harbour report of last spring found that most fishing boats leaked because cheap copper nails had rusted.",
         "What did the harbour report of last spring find?",
         "The harbour report of last spring found that",
-        " most fishing boats leaked because cheap copper nails had rusted in the hull",
+        " most fishing boats leaked because cheap copper nails had rusted",
     ),
     Needle(
         " Martha never visits the corner bakery because its owner once laughed at her wooden bicycle and her green hat.",
@@ -74,6 +73,12 @@ def around(lm: Any, needle: Needle) -> tuple[list[int], list[int]]:
     head = encode_plain(lm, before) if lm.tokenizer.inner.chat_template else opening(lm)
     ask = f"\n\nAnswer from the text above. {needle.question}{after}{needle.cue}"
     return head, encode_plain(lm, ask)
+
+
+def opening(lm: Any) -> list[int]:
+    """The beginning-of-sequence id, where the tokenizer puts one before a text."""
+    first = lm.tokenizer.encode("a")[:1]
+    return first if first == [lm.tokenizer.inner.bos_token_id] else []
 
 
 def hide(lm: Any, text: list[int], needle: list[int], depth: float) -> list[int]:

@@ -5,6 +5,7 @@ from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.layer_weights import LayerWeights
 from kvjax.allocate.pyramid import Pyramid, PyramidRounded
 from kvjax.allocate.repair import ArgMax, RoundRobin
+from kvjax.allocate.roles import Exact, Floor, RoleBudgets
 from kvjax.allocate.uniform import Uniform
 from kvjax.allocate.variance import (
     AttentionVariance,
@@ -21,7 +22,9 @@ __all__ = [
     "Adaptive",
     "ArgMax",
     "AttentionVariance",
+    "Exact",
     "ExponentialDecay",
+    "Floor",
     "HeadsMinMax",
     "InverseVarianceSoftmax",
     "LayerWeights",
@@ -30,6 +33,7 @@ __all__ = [
     "PyramidRounded",
     "Raw",
     "Reciprocal",
+    "RoleBudgets",
     "RoundRobin",
     "Uniform",
     "WholeLayers",

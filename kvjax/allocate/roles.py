@@ -15,6 +15,9 @@ from kvjax.stage import Allocator
 from kvjax.types import table
 from kvjax.view import Ranking
 
+#: Prompts this short are not refused: a share that is enough becomes, as whole slots, one that is not.
+_SHORT = 16
+
 
 def base_length(total: Integer[Array, "*b"], full: Integer[Array, "*b"], *, heads: Any, compressed: Any) -> Int32[Array, "*b"]:
     """HC6: L_base = floor((total·N - slots of the full heads) / |C|), at least 0; integers of 64 bits.
@@ -84,7 +87,8 @@ class RoleBudgets(Allocator):
 
     `total` is a whole number of slots, so L_base can be below that of a fractional share by N/|C| at most. A total that reaches the
     prompt's length keeps everything, which the released code does not (there, heads with r < 1 stay truncated).
-    Raises (from `check`): ValueError for a table of another model, or a total that the full heads use up.
+    Where nothing is left for them (prompts of at most 16 tokens) the compressed heads get 1 slot each, beyond the total.
+    Raises (from `check`): ValueError for a table of another model, or a total that the full heads of a longer prompt use up.
     Source: HeteroCache, arXiv 2601.13684, equations 7 and 8, with the lengths of the released code.
     """
 
@@ -101,7 +105,7 @@ class RoleBudgets(Allocator):
                 "use the artefact of this model, or calibrate it"
             )
         full, heads = int((ratio < 0).sum()), ratio.size
-        if total < length and total * heads <= full * length:
+        if _SHORT < length and total < length and total * heads <= full * length:
             least = full * length // heads + 1
             raise ValueError(
                 f"{full} of {heads} KV heads keep the whole prompt of {length} tokens: a mean of {total} slots leaves nothing for "

@@ -82,17 +82,18 @@ def save(artefact: Artefact, folder: str | Path) -> Path:
     """Write the artefact; one that is there already is replaced whole, or not at all.
 
     Raises:
-        OSError: the folder's parent cannot be written.
+        OSError: the folder holds something else, or its parent cannot be written.
     """
+    refuse_strangers(folder)
     folder = Path(folder).resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         (draft / "header.json").write_text(json.dumps(artefact.header, indent=1) + "\n")
-        with _checkpointer() as checkpointer:
-            checkpointer.save(draft / "tables", {name: np.asarray(x) for name, x in artefact.tables.items()})
+        _write(draft / "tables", {name: np.asarray(x) for name, x in artefact.tables.items()})
         draft.chmod(0o755)
         old = folder.with_name(f".{folder.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
         if folder.exists():
             folder.rename(old)
         draft.rename(folder)
@@ -100,6 +101,13 @@ def save(artefact: Artefact, folder: str | Path) -> Path:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
+
+
+def refuse_strangers(folder: str | Path) -> None:
+    """Raise FileExistsError where `save` would replace a file, or a folder with anything but an artefact in it."""
+    folder = Path(folder)
+    if folder.exists() and not (folder / "header.json").is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists and holds no artefact: name a new folder, an empty one, or an artefact's")
 
 
 def _checkpointer() -> Any:
@@ -126,8 +134,7 @@ def load(folder: str | Path, method: str | None = None, lm: Any = None) -> Artef
     header = json.loads((folder / "header.json").read_text())
     if header.get("schema") != SCHEMA:
         raise ValueError(f"{folder} has schema {header.get('schema')}, this version reads {SCHEMA}: calibrate again")
-    with _checkpointer() as checkpointer:
-        tables = {name: np.asarray(x) for name, x in _restore(checkpointer, folder / "tables", header["tables"]).items()}
+    tables = _read(folder / "tables", {name: np.zeros(shape, dtype) for name, (dtype, shape) in header["tables"].items()})
     found = Artefact(**{name: header[name] for name in ("method", "model", "data", "settings")}, tables=tables)
     if found.digest != header["digest"]:
         raise ValueError(f"{folder}: the tables are not those of the header (digest {found.digest}, not {header['digest']})")
@@ -135,12 +142,28 @@ def load(folder: str | Path, method: str | None = None, lm: Any = None) -> Artef
     return found
 
 
-def _restore(checkpointer: Any, path: Path, shapes: Mapping[str, Any]) -> dict[str, Any]:
+def _write(path: Path, tables: Mapping[str, np.ndarray]) -> None:
+    item = _with_bytes(tables)
+    if item:
+        with _checkpointer() as checkpointer:
+            checkpointer.save(path, item)
+
+
+def _read(path: Path, shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    item = _with_bytes(shapes)
+    if not item:
+        return dict(shapes)
     import orbax.checkpoint as ocp
 
-    item = {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
     how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in item}
-    return checkpointer.restore(path, ocp.args.PyTreeRestore(item=item, restore_args=how))
+    with _checkpointer() as checkpointer:
+        found = checkpointer.restore(path, ocp.args.PyTreeRestore(item=item, restore_args=how))
+    return {**shapes, **{name: np.asarray(x) for name, x in found.items()}}
+
+
+def _with_bytes(tables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tables a checkpoint can hold: orbax takes none without elements; those are whole in the header already."""
+    return {name: x for name, x in tables.items() if x.size}
 
 
 def check(artefact: Artefact, method: str | None = None, lm: Any = None) -> None:

@@ -24,7 +24,7 @@ def important(rows: Float32[Array, "*x n"], k: int, pool: Any = AvgPool(5)) -> B
     return most_probable(pool(rows), size, jnp.ones(rows.shape, bool))
 
 
-def overlap(one: Bool[Array, "*x n"], two: Bool[Array, "*x n"]) -> Float32[Array, "*x"]:
+def overlap(one: Bool[Array, "*#x n"], two: Bool[Array, "*#x n"]) -> Float32[Array, "*x"]:
     """HC2: O = |K1 ∩ K2| / min(|K1|, |K2|), 0 if a set is empty."""
     smaller = jnp.minimum(one.sum(-1), two.sum(-1))
     return (one & two).sum(-1) / jnp.maximum(smaller, 1).astype(jnp.float32)

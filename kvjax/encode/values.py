@@ -134,9 +134,10 @@ class OnHost(OnDevice):
         def send(size: int):
             def branch():
                 index = listed(chosen, size)
-                sent = jnp.take_along_axis(weights, jnp.minimum(index, n - 1)[:, :, None, None], -1)
-                sent = jnp.where((index < n)[:, :, None, None], sent, 0.0)
-                return jax.device_put(_weigh(store, start[..., None] + index, sent), _DEVICE)
+                real, index = index < n, jnp.where(index < n, index, 0)  # a list's rest reads the region's first slot, by 0
+                sent = jnp.take_along_axis(weights, index[:, :, None, None], -1)
+                sent = jnp.where(real[:, :, None, None], sent, 0.0)
+                return self.weigh_listed(store, start[..., None] + index, sent)
 
             return branch
 
@@ -144,6 +145,12 @@ class OnHost(OnDevice):
         most = chosen.sum(-1).max()
         kind = sum((most > size).astype(jnp.int32) for size in sizes[:-1]) if len(sizes) > 1 else jnp.int32(0)
         return lax.switch(kind, [send(size) for size in sizes])
+
+    def weigh_listed(
+        self, store: Any, slots: Int32[Array, "b h n"], weights: Float32[Array, "b h g t n"]
+    ) -> Float32[Array, "b h g t d"]:
+        """Σ_j weights_j · store[slots_j]; slots of weight 0 may be any."""
+        return jax.device_put(_weigh(store, slots, weights), _DEVICE)
 
     def relocate(self, store: Any, old: Array, new: Array, length: Array, slots: int) -> Any:
         """Every region copied from where it stands to where it will stand, in a new store of `slots` rows."""

@@ -15,8 +15,10 @@ from jaxtyping import Array, Bool, Float32, Int32
 from kvjax.score.geometry import unit
 from kvjax.types import Keys, Mask
 
-#: Evicted slots handled at a time; memory is linear in the number of slots.
+#: Evicted slots handled at a time: memory stays linear in the number of slots. One size would cost a decode step half again.
 _WIDE, _NARROW = 256, 8
+#: Evicted slots blended at a time: little work each, so one size serves.
+_BLEND = 16
 
 
 @struct.dataclass
@@ -40,12 +42,12 @@ class Matches:
 
 
 def _listed(mask: Mask) -> Int32[Array, "b h m"]:
-    """The slots in `mask`, ascending, first in a list with room for a block behind it. A scatter: sorting takes twice as long."""
-    place = jnp.where(mask, jnp.cumsum(mask, -1) - 1, mask.shape[-1] + _WIDE)
-    b, h = (i[..., None] for i in jnp.indices(mask.shape[:2]))
-    slots = jnp.broadcast_to(jnp.arange(mask.shape[-1], dtype=jnp.int32), mask.shape)
-    room = jnp.zeros((*mask.shape[:2], mask.shape[-1] + _WIDE), jnp.int32)
-    return room.at[b, h, place].set(slots, mode="drop")
+    """The slots in `mask`, ascending, before all others, in a list with room for a block behind it.
+
+    A sort: a running sum and a scatter save 40% of the time and cost four times the compilation, which every layer pays.
+    """
+    slots = jnp.argsort(~mask, -1, stable=True).astype(jnp.int32)
+    return jnp.pad(slots, ((0, 0), (0, 0), (0, _WIDE)))
 
 
 def _part(x: Array, at: Any, size: int) -> Array:
@@ -54,16 +56,6 @@ def _part(x: Array, at: Any, size: int) -> Array:
 
 def _rows(x: Array, slots: Int32[Array, "b h m"]) -> Array:
     return jnp.take_along_axis(x, slots[..., None], axis=2)
-
-
-def _walk(count: Int32[Array, ""], n: int, body: Any, carry: Any) -> Any:
-    """carry ← body(carry, first, size) for blocks of a list of `count` of at most n entries."""
-    wide = count // _WIDE if n >= _WIDE else jnp.zeros_like(count)
-    if n >= _WIDE:
-        carry = lax.fori_loop(0, wide, lambda i, c: body(c, i * _WIDE, _WIDE), carry)
-    first = wide * _WIDE
-    blocks = (count - first + _NARROW - 1) // _NARROW
-    return lax.fori_loop(0, blocks, lambda i, c: body(c, first + i * _NARROW, _NARROW), carry)
 
 
 def _closest(rows: Float32[Array, "b h m d"], others: Float32[Array, "b h c d"], real: Bool[Array, "b h c"]):
@@ -105,8 +97,13 @@ def match(x: Keys, evicted: Mask, targets: Mask) -> Matches:
         new = target, jnp.where(first + jnp.arange(size) < count[..., None], u, -jnp.inf)
         return jax.tree.map(lambda old, part: lax.dynamic_update_slice_in_dim(old, part, first, 2), found, new)
 
-    nothing = jnp.zeros_like(slot), jnp.full(slot.shape, -jnp.inf, jnp.float32)
-    target, u = _walk(count.max(), n, compare, nothing)
+    found = jnp.zeros_like(slot), jnp.full(slot.shape, -jnp.inf, jnp.float32)
+    longest, wide = count.max(), jnp.int32(0)
+    if n >= _WIDE:
+        wide = longest // _WIDE
+        found = lax.fori_loop(0, wide, lambda i, found: compare(found, i * _WIDE, _WIDE), found)
+    rest = (longest - wide * _WIDE + _NARROW - 1) // _NARROW
+    target, u = lax.fori_loop(0, rest, lambda i, found: compare(found, wide * _WIDE + i * _NARROW, _NARROW), found)
     return Matches(slot=slot[..., :n], target=target[..., :n], u=u[..., :n])
 
 
@@ -122,17 +119,17 @@ def blend(xs: tuple, matches: Matches, joins: Bool[Array, "b h n"], weights: Any
 
     float32 sums, each array's own dtype back.
     """
-    n = matches.slot.shape[2]
     w, c = (jnp.where(joins, y, 0.0) for y in weights(matches.u))
-    listed = [jnp.pad(y, ((0, 0), (0, 0), (0, _NARROW))) for y in (matches.slot, matches.target, w, c)]
+    listed = [jnp.pad(y, ((0, 0), (0, 0), (0, _BLEND))) for y in (matches.slot, matches.target, w, c)]
     b, h = (i[..., None] for i in jnp.indices(joins.shape[:2]))
 
-    def add(sums, first, size):
-        slot, target, w, c = (_part(y, first, size) for y in listed)
+    def add(i, sums):
+        slot, target, w, c = (_part(y, i * _BLEND, _BLEND) for y in listed)
         join = lambda total, x: total.at[b, h, target].add(w[..., None] * _rows(x, slot).astype(jnp.float32))  # noqa: E731
         above, below = sums
         return [join(*pair) for pair in zip(above, xs, strict=True)], below.at[b, h, target].add(c)
 
+    longest = (matches.u > -jnp.inf).sum(-1).max().astype(jnp.int32)
     start = [x.astype(jnp.float32) for x in xs], jnp.ones(joins.shape, jnp.float32)
-    above, below = _walk((matches.u > -jnp.inf).sum(-1).max().astype(jnp.int32), n, add, start)
+    above, below = lax.fori_loop(0, (longest + _BLEND - 1) // _BLEND, add, start)
     return tuple((a / below[..., None]).astype(x.dtype) for a, x in zip(above, xs, strict=True))

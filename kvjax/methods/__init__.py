@@ -8,6 +8,7 @@ from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.full import full
 from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
+from kvjax.methods.heterocache import heterocache
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.knorm import knorm
 from kvjax.methods.local_window import local_window
@@ -26,6 +27,7 @@ __all__ = [
     "full",
     "h2o",
     "hcattention",
+    "heterocache",
     "keydiff",
     "knorm",
     "local_window",

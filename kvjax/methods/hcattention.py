@@ -4,8 +4,8 @@
 Stages: encode Codes(codebook, values=OnHost()) · retrieve CumulativeMass(tau) · nothing is evicted.
 Codebooks come from an artefact, one for each layer, KV head and group of channels: the paper's definition. Its table 4b marks these
 with * and finds one codebook shared by all groups slightly better; its text says the opposite.
-Differs: nothing known; where the paper is silent the newest token is coded at once, every query head has its own set, and it is rotated
-keys that are coded.
+Differs: nothing known. Where the paper is silent: the newest token is coded at once, every query head has its own set, and rotated
+keys are coded.
 """
 
 from typing import Any

@@ -33,7 +33,7 @@ class Clusters:
         for layer, h in np.argwhere(role == SATELLITE).tolist():
             p = int(cluster[layer, h])
             if not 0 <= p < role.shape[1] or role[layer, p] != PIVOT:
-                raise ValueError(f"satellite {h} of layer {layer} belongs to head {p}, which is no pivot: calibrate the tables anew")
+                raise ValueError(f"satellite {h} of layer {layer} belongs to head {p}, which is no pivot: calibrate again")
         rows = lambda x: tuple(tuple(int(i) for i in row) for row in x)  # noqa: E731
         return cls(role=rows(role), pivot=rows(cluster))
 

@@ -100,7 +100,7 @@ class Reading:
         return self.picked / jnp.maximum(self.seen, 1.0)
 
     def crossing_nbytes(self, d: int, queries: int, itemsize: int = 4) -> int:
-        """Bytes that crossed to host memory and back, by the paper's count with indices: 8 a picked pair, d · itemsize a query head.
+        """Bytes that crossed to host memory and back by the paper's count with indices: 8 a picked pair, d · itemsize a query head.
 
         `queries` is the number of query vectors of all layers, rows and steps.
         """

@@ -10,6 +10,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32
 
+from kvjax.encode.callback import ByCallback
 from kvjax.encode.values import OnHost, listed
 from kvjax.evidence import Need, WindowQueries
 from kvjax.retrieve.clusters import Clusters
@@ -105,6 +106,13 @@ class PivotRefresh(Retriever):
         pivots, satellites = self.clusters.pivots, self.clusters.satellites
         if not pivots:
             return ()
+        if {self.host.home, encode.values.home} == {"host"} and isinstance(self.host, ByCallback) != isinstance(
+            encode.values, ByCallback
+        ):
+            raise ValueError(
+                f"one program cannot hold both host arrays and ordered callbacks: values are {encode.values}, the satellites' "
+                f"prompts {self.host}; give both the same home"
+            )
         lengths = [int(row.length[0]) for row in rows]
         like = rows[0].evidence[0].window_queries(1)[0]
         sizes = dict(b=len(rows), p=len(pivots), m=len(satellites), n=max(row.k[0].shape[2] for row in rows), w=self.w)
@@ -166,7 +174,7 @@ class PivotRefresh(Retriever):
         p, h = (np.array(x) for x in zip(*pivots, strict=True))
         slot = jnp.where(real[:, 0], state.steps % self.w, self.w)[:, None]
         row = jnp.arange(slot.shape[0])[:, None]
-        queries = state.queries.at[row, p, slot].set(heads.q[:, h, :, 0].astype(state.queries.dtype), mode="drop")
+        queries = state.queries.at[row, p, slot].set(heads.q[..., 0, :][:, h].astype(state.queries.dtype), mode="drop")
         return cache.replace(retrieval=state.replace(queries=queries))
 
     def end(self, cache: Any, encode: Encoder, *, count: Int32[Array, " b"]) -> Any:

@@ -12,7 +12,7 @@ from kvjax.types import size_class
 
 @struct.dataclass
 class PivotState:
-    """Axis letters beside the usual: p pivots, m satellites (of all layers), w queries of a window, n prompt slots, c windows traced.
+    """Axis letters: p pivots and m satellites of all layers, w queries of a window, n prompt slots, c windows traced.
 
     Attributes:
         k, v: stores of the satellites' prompt keys and values, rows [slots, d], one satellite behind the other.
@@ -48,6 +48,10 @@ class PivotState:
         """Bytes that went from the host to the device for each row, keys and values: 2 d b_e Σ L_m over all refreshes."""
         return 2 * self.fetched * self.queries.shape[-1] * self.queries.dtype.itemsize
 
+    def adopt(self, old: "PivotState") -> "PivotState":
+        """This state with its stores kept alive by what kept those of `old`."""
+        return self.replace(k=self.host.adopt(self.k, old.k), v=self.host.adopt(self.v, old.v))
+
     @staticmethod
     def stack(states: list) -> "PivotState":
         """Several rows as one batch."""
@@ -69,8 +73,14 @@ def _padded(state: PivotState, n: int) -> dict:
     return dict(reference=wide(state.reference), latest=wide(state.latest))
 
 
-def empty(like: Float[Array, "h g w d"], *, b: int, p: int, m: int, n: int, w: int, traced: int, slots: int, host: Any) -> PivotState:
-    """A state that has seen nothing, with room for `slots` satellite tokens; `like` gives g, d and the dtype."""
+def empty(like: Float[Array, "h g w d"], *, host: Any, slots: int, traced: int, **sizes: int) -> PivotState:
+    """A state that has seen nothing.
+
+    Args:
+        like: queries of a layer, for g, d and the dtype.   host: the home of the stores.   slots: satellite tokens they hold.
+        traced: windows traced.   sizes: b, p, m, n and w.
+    """
+    b, p, m, n, w = (sizes[name] for name in "bpmnw")
     _, g, _, d = like.shape
     whole = lambda *shape: jnp.zeros(shape, jnp.int32)  # noqa: E731
     store = lambda: host.empty(size_class(slots), d, like.dtype)  # noqa: E731

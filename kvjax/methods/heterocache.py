@@ -1,0 +1,54 @@
+"""HeteroCache: heads that keep the whole prompt watch for those that hold a part of it, and have it replaced when the focus moves.
+
+*HeteroCache*, arXiv 2601.13684 (ACL 2026), section 4.
+Stages: score LastQuery(AvgPool(5), GroupMax) · allocate RoleBudgets(ratio, rounding) · retrieve PivotRefresh(clusters, w, theta) ·
+after the prompt. Roles, clusters, ratios and theta come from an artefact, calibrated once a model (`kvjax calibrate heterocache`).
+Differs: a satellite gets its pivot's best tokens (the released code the earliest), each row of a batch decides for itself, only
+satellites have a copy on the host, and a refresh is read from the second step after the window that asked for it.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from kvjax.allocate.roles import Floor, RoleBudgets
+from kvjax.calibrate.artefact import resolve
+from kvjax.encode import OnHost
+from kvjax.policy import Policy
+from kvjax.retrieve.clusters import Clusters
+from kvjax.retrieve.drift import PivotRefresh, Tumbling
+from kvjax.score import AvgPool
+from kvjax.score.last_query import LastQuery
+
+
+def heterocache(
+    budget: int | float = 0.5, artefact: Any = "smollm2-135m", theta: float | None = None, w: int = 5, pool: Any = AvgPool(5),
+    *, rounding: Any = Floor(), window: Any = Tumbling(), host: Any = OnHost(), even: bool = False,
+) -> Policy:  # fmt: skip
+    """Keep all of the prompt for volatile heads and pivots, a share by stability for the others, and refresh the satellites.
+
+    Args:
+        budget: mean slots per KV head, or a share of the prompt; more than the full heads take.
+        artefact: an Artefact, the path of one, or the name of a built-in one; of the model that will be prefilled.
+        theta: drift threshold; None for the artefact's stability threshold.
+        w: queries of a drift window.   pool: smoothing of the scores along the tokens.
+        rounding: Floor(), as the released code, or Exact(), which loses nothing to rounding and clipping.
+        window: Tumbling() or Sliding().   host: home of the satellites' whole prompts.
+        even: the same length for all compressed heads (table 4, "w/o allocation"); `policy.replace(retrieve=Everything())` is
+            its "w/o retrieval".
+    """
+    found = resolve(artefact, "heterocache")
+    ratio, origin = found.tables["alloc_ratio"], found.origin
+    if even:
+        ratio, origin = np.where(ratio < 0, ratio, np.float32(1)), f"{origin}, even"
+    theta = found.settings["theta_stab"] if theta is None else theta
+    refresh = PivotRefresh(
+        Clusters.of(found.tables["role"], found.tables["cluster"]), w=w, theta=theta, pool=pool, window=window, host=host,
+        origin=found.origin,
+    )  # fmt: skip
+    return Policy(
+        score=LastQuery(pool=pool),
+        allocate=RoleBudgets(ratio, rounding=rounding, origin=origin),
+        retrieve=refresh,
+        budget=budget,
+    )

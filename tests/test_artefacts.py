@@ -1,0 +1,131 @@
+"""Artefacts: exact round trips, whole or not at all, and every mismatch named before a table is used."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kvjax.calibrate import artefact as module
+from kvjax.calibrate.artefact import Artefact, check, load, model_facts, resolve, save
+from tests.artefacts import TABLES, toy
+
+FACTS = {"name": "toy", "layers": 3, "heads": 2, "groups": 2, "head_dim": 16, "width": 32, "vocab": 128, "tokenizer": None}
+ODD = {
+    "half": np.linspace(-1, 1, 6, dtype=np.float16).reshape(2, 3),
+    "single": np.array([[np.nextafter(np.float32(1), np.float32(2)), -0.0, np.inf]], np.float32),
+    "byte": np.array([-128, 127], np.int8),
+    "whole": np.array([[2**31 - 1, -(2**31)]], np.int32),
+    "yes": np.array([[True, False]]),
+    "scalar": np.float32(3).reshape(()),
+}
+
+
+def made(tables=ODD, method="compresskv", **facts):
+    return Artefact(method, FACTS | facts, {"source": "here", "samples": 2}, {"budget": 32, "theta": 0.5}, tables)
+
+
+@pytest.mark.parametrize("tables", [ODD, {}, {"empty": np.zeros((0, 3), np.float32)}])
+def test_round_trips_are_exact(tmp_path, tables):
+    kept = made(tables)
+    found = load(save(kept, tmp_path / "a" / "b"), "compresskv")
+    assert (found.method, found.model, found.data, found.settings) == (kept.method, kept.model, kept.data, kept.settings)
+    assert found.digest == kept.digest and found.origin == kept.origin and set(found.tables) == set(tables)
+    for name, x in tables.items():
+        got = found.tables[name]
+        assert type(got) is np.ndarray and (got.dtype, got.shape) == (x.dtype, x.shape) and got.tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("method", sorted(TABLES))
+def test_tables_of_every_method_round_trip(tmp_path, method):
+    found = load(save(toy(method), tmp_path / "a"), method)
+    assert found.digest == toy(method).digest and found.origin == toy(method).origin
+
+
+def test_the_digest_is_of_method_settings_and_tables():
+    one = made()
+    assert made(name="elsewhere").digest == one.digest
+    others = [made(method="hcattention"), made(ODD | {"byte": np.array([-128, 126], np.int8)})]
+    others.append(made(ODD | {"byte": ODD["byte"].view(np.uint8)}))
+    others.append(Artefact(one.method, one.model, one.data, {"budget": 33, "theta": 0.5}, one.tables))
+    assert len({one.digest, *(x.digest for x in others)}) == 5
+    assert "toy" in one.origin and one.digest in one.origin and one.method in one.origin
+
+
+def test_an_artefact_is_replaced_and_leaves_nothing_behind(tmp_path):
+    save(made(), tmp_path / "a")
+    save(made({}), tmp_path / "a")
+    assert load(tmp_path / "a").tables == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_failed_save_leaves_the_former(tmp_path, monkeypatch):
+    former = made()
+    save(former, tmp_path / "a")
+
+    def broken():
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_checkpointer", broken)
+        with pytest.raises(OSError, match="disk full"):
+            save(made({"other": np.ones(3, np.float32)}), tmp_path / "a")
+    assert load(tmp_path / "a").digest == former.digest
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_is_no_artefact_is_never_replaced(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for folder in (tmp_path, tmp_path / "thesis.txt"):
+        with pytest.raises(FileExistsError, match="holds no artefact"):
+            save(made(), folder)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    (tmp_path / "empty").mkdir()
+    assert load(save(made(), tmp_path / "empty")).digest == made().digest
+
+
+def test_other_tables_than_the_headers_are_refused(tmp_path):
+    folder = save(made(), tmp_path / "a")
+    header = json.loads((folder / "header.json").read_text())
+    (folder / "header.json").write_text(json.dumps(header | {"settings": {"budget": 64}}))
+    with pytest.raises(ValueError, match="not those of the header"):
+        load(folder)
+    (folder / "header.json").write_text(json.dumps(header | {"schema": 99}))
+    with pytest.raises(ValueError, match="schema 99"):
+        load(folder)
+
+
+def test_all_mismatches_come_in_one_message(lm):
+    right = model_facts(lm)
+    check(Artefact("compresskv", right, {}, {}, {}), "compresskv", lm)
+    with pytest.raises(ValueError) as error:
+        check(Artefact("compresskv", right | {"layers": 99, "tokenizer": "abc"}, {}, {}, {}), "hcattention", lm)
+    message = str(error.value)
+    for part in ("method", "layers", "99", str(right["layers"]), "tokenizer", "abc", "kvjax calibrate hcattention"):
+        assert part in message
+    assert "head_dim" not in message
+
+
+def test_resolve(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BUILT_IN", tmp_path / "built")
+    module._built_in.cache_clear()
+    kept = toy("compresskv")
+    save(kept, tmp_path / "built" / "small" / "compresskv")
+    assert resolve(kept, "compresskv") is kept
+    assert resolve("small", "compresskv").digest == kept.digest
+    assert resolve("small", "compresskv") is resolve("small", "compresskv")
+    assert resolve(tmp_path / "built" / "small" / "compresskv", "compresskv").digest == kept.digest
+    with pytest.raises(ValueError, match="method"):
+        resolve(kept, "hcattention")
+    with pytest.raises(FileNotFoundError, match="small/compresskv"):
+        resolve("large", "compresskv")
+    with pytest.raises(TypeError, match="small/compresskv"):
+        resolve(3, "compresskv")
+    module._built_in.cache_clear()
+
+
+def test_orbax_is_imported_only_when_tables_are_read():
+    asked = "import sys, kvjax, kvjax.calibrate.artefact; print('orbax.checkpoint' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,236 @@
+"""The three homes of values against NumPy, alone and inside loops, branches and donated programs."""
+
+import gc
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import kvjax
+from kvjax.encode import ByCallback, OnDevice, OnHost, Plain, callback
+from kvjax.encode.store import is_store, on_host, store_nbytes
+from kvjax.encode.values import last_used, listed
+from kvjax.merge import WeightedNearest
+from tests.conftest import policy_of
+
+HOMES = [OnDevice(), OnHost(), ByCallback()]
+SLOTS, D = 1536, 8
+
+
+def filled(home, slots=SLOTS, d=D, dtype=jnp.float32, seed=0):
+    rows = np.asarray(np.random.default_rng(seed).normal(size=(slots, d)), dtype)
+    return home.put(home.empty(slots, d, dtype), jnp.arange(slots, dtype=jnp.int32), jnp.asarray(rows)), rows
+
+
+def all_rows(home, store, slots=SLOTS):
+    return np.asarray(home.take(store, jnp.arange(slots, dtype=jnp.int32)))
+
+
+def random_weights(shape, length, share, seed=0):
+    """Weights [b h g t n], most of them zero, none beyond a region's length."""
+    rng = np.random.default_rng(seed)
+    weights = rng.random(shape) * (rng.random(shape) < share)
+    return np.where(np.arange(shape[-1]) < length[:, :, None, None, None], weights, 0).astype(np.float32)
+
+
+def weighed(rows, start, weights):
+    out = np.zeros((*weights.shape[:-1], rows.shape[1]))
+    for b, h, g, t, j in zip(*np.nonzero(weights), strict=True):
+        out[b, h, g, t] += weights[b, h, g, t, j] * rows[start[b, h] + j].astype(np.float64)
+    return out
+
+
+START = np.array([[0, 304], [904, 608]], np.int32)
+LENGTH = np.array([[300, 0], [1, 257]], np.int32)
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_put_take_and_copy(home, dtype):
+    store, rows = filled(home, dtype=dtype)
+    np.testing.assert_array_equal(all_rows(home, store), rows)
+    new = jnp.full((3, D), 7, dtype)
+    store = home.put(store, jnp.asarray([5, SLOTS, 9], jnp.int32), new)
+    rows[[5, 9]] = 7
+    store = home.copy(store, jnp.asarray([5, 6, 7, 8], jnp.int32), jnp.asarray([6, 5, SLOTS + 3, 900], jnp.int32))
+    rows[[6, 5, 900]] = rows[[5, 6, 8]]
+    np.testing.assert_array_equal(all_rows(home, store), rows)
+    np.testing.assert_array_equal(home.take(store, jnp.full((2, 1), SLOTS + 9, jnp.int32)), rows[[-1, -1]][:, None])
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.2, 1.0])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_weigh(home, share, dtype):
+    """A few of 300 slots, some, and all: each goes in a list of another size; 300 is no power of two."""
+    store, rows = filled(home, dtype=dtype)
+    weights = random_weights((2, 2, 3, 2, 300), LENGTH, share)
+    got = jax.jit(home.weigh)(store, jnp.asarray(START), jnp.asarray(weights))
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, weighed(rows, START, weights), atol=1e-4)
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_nothing_but_weighed_slots_is_read(home):
+    store, rows = filled(home)
+    beyond = jnp.arange(300, SLOTS, dtype=jnp.int32)
+    store = home.put(store, beyond, jnp.full((len(beyond), D), jnp.nan))
+    weights = random_weights((1, 1, 1, 1, 512), LENGTH[:1, :1], 0.5)
+    got = home.weigh(store, jnp.zeros((1, 1), jnp.int32), jnp.asarray(weights))
+    np.testing.assert_allclose(got, weighed(rows, START[:1], weights), atol=1e-4)
+
+
+@partial(jax.jit, static_argnames="home", donate_argnames="store")
+def _program(home, store, start, weights, steps):
+    """A decode loop in small: every turn writes a row, weighs, sometimes moves a row, and weighs again."""
+
+    def turn(state):
+        i, store, total = state
+        store = home.put(store, start[:, 0] + i, jnp.full((2, D), i, jnp.float32))
+        total = total + home.weigh(store, start, weights)
+        move = jnp.where(i % 2 == 0, start[:, 1], SLOTS)
+        store = home.copy(store, start[:, 0] + i, move)
+        more = lax.cond(i % 3 == 0, lambda: home.take(store, start).sum(), lambda: jnp.float32(0))
+        return i + 1, store, total + home.weigh(store, start, weights) + more
+
+    zeros = jnp.zeros((*weights.shape[:-1], D))
+    return lax.while_loop(lambda state: state[0] < steps, turn, (jnp.int32(0), store, zeros))[1:]
+
+
+def _slow_program(rows, start, weights, steps):
+    total = np.zeros((*weights.shape[:-1], D))
+    for i in range(steps):
+        rows[start[:, 0] + i] = i
+        total += weighed(rows, start, weights)
+        if i % 2 == 0:
+            rows[start[:, 1]] = rows[start[:, 0] + i]
+        total += weighed(rows, start, weights) + (rows[start].astype(np.float64).sum() if i % 3 == 0 else 0)
+    return rows, total
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_a_donated_loop_reads_what_it_wrote(home):
+    store, rows = filled(home)
+    start = np.array([[0, 304], [608, 1000]], np.int32)
+    weights = random_weights((2, 2, 1, 1, 300), np.full((2, 2), 300), 0.1)
+    for steps in (7, 4):
+        before = store
+        new, total = _program(home, store, jnp.asarray(start), jnp.asarray(weights), steps)
+        store = home.adopt(new, before)
+        rows, want = _slow_program(rows, start, weights, steps)
+        np.testing.assert_allclose(total, want, rtol=1e-4, atol=1e-3)
+        np.testing.assert_array_equal(all_rows(home, store), rows)
+
+
+@pytest.mark.parametrize("home", HOMES[1:])
+def test_regions_move_to_a_new_store_and_the_old_one_stays(home):
+    store, rows = filled(home)
+    new = np.array([[512, 0], [0, 8]], np.int32)
+    moved = home.relocate(store, jnp.asarray(START), jnp.asarray(new), jnp.asarray(LENGTH), 2048)
+    found = all_rows(home, moved, 2048)
+    for old, at, n in zip(START.flat, new.flat, LENGTH.flat, strict=True):
+        np.testing.assert_array_equal(found[at : at + n], rows[old : old + n])
+    home.put(moved, jnp.arange(2048, dtype=jnp.int32), jnp.zeros((2048, D)))
+    np.testing.assert_array_equal(all_rows(home, store), rows)
+
+
+@pytest.mark.parametrize("home", HOMES[1:])
+def test_concatenate(home):
+    one, two = filled(home, seed=1), filled(home, slots=64, seed=2)
+    both = home.concatenate([one[0], two[0]])
+    np.testing.assert_array_equal(all_rows(home, both, SLOTS + 64), np.concatenate([one[1], two[1]]))
+    assert on_host(both) and store_nbytes(both) == (SLOTS + 64) * D * 4
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_bytes_and_home(home):
+    store, _ = filled(home, dtype=jnp.bfloat16)
+    assert store_nbytes(store) == SLOTS * D * 2
+    assert on_host(store) == (home.home == "host")
+    assert is_store(store) == isinstance(home, ByCallback)
+
+
+def test_rows_live_as_long_as_the_store_that_owns_them():
+    home = ByCallback()
+    store, _ = filled(home)
+    handle = int(store.state[0])
+    inside = jax.tree.map(lambda x: x, store)
+    kept = home.adopt(inside, store)
+    del store
+    gc.collect()
+    assert handle in callback._held and len(all_rows(home, kept))
+    del kept
+    gc.collect()
+    assert handle not in callback._held
+    with pytest.raises(RuntimeError, match="are gone"):
+        inside.rows()
+
+
+def test_a_store_that_was_written_since_is_found_out():
+    home = ByCallback()
+    store, _ = filled(home)
+    later = home.put(store, jnp.asarray([0], jnp.int32), jnp.zeros((1, D)))
+    assert later.rows()[0].sum() == 0
+    with pytest.raises(RuntimeError, match="later program"):
+        store.rows()
+    with pytest.raises(Exception, match="later program"):
+        jax.block_until_ready(home.take(store, jnp.asarray([0], jnp.int32)))
+
+
+def test_one_program_serves_every_store():
+    traced = []
+    home = ByCallback()
+
+    @jax.jit
+    def read(store):
+        traced.append(1)
+        return home.take(store, jnp.arange(4, dtype=jnp.int32))
+
+    for seed in range(3):
+        store, rows = filled(home, seed=seed)
+        np.testing.assert_array_equal(read(store), rows[:4])
+    assert len(traced) == 1
+
+
+def test_listed_and_last_used():
+    chosen = jnp.asarray([[[False, True, True, False, True]]])
+    assert listed(chosen, 5).tolist() == [[[1, 2, 4, 5, 5]]]
+    assert listed(chosen, 2).tolist() == [[[1, 2]]]
+    weights = jnp.where(chosen, 0.5, 0.0)[:, :, None, None]
+    assert last_used(weights).tolist() == [[5]] and last_used(0 * weights).tolist() == [[0]]
+
+
+POLICIES = {"full": policy_of("full"), "h2o, merging": policy_of("h2o").replace(merge=WeightedNearest())}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("home", HOMES[1:])
+def test_a_policy_decides_the_same_wherever_values_live(lm, home, name):
+    pre = kvjax.prefill(lm, [list(range(70)), list(range(40, 90))])
+    here = POLICIES[name]
+    there = here.replace(encode=Plain(values=home))
+    cache, moved = kvjax.compress(pre, here), kvjax.compress(pre, there)
+    assert moved.host_nbytes == cache.v.nbytes and moved.nbytes == cache.nbytes - cache.v.nbytes
+    want = kvjax.decode(lm, cache, here, max_new_tokens=12, stop=(), return_logits=True)
+    for _ in range(2):  # the cache stays valid
+        got = kvjax.decode(lm, moved, there, max_new_tokens=12, stop=(), return_logits=True)
+        np.testing.assert_array_equal(got.tokens, want.tokens)
+        np.testing.assert_allclose(got.logits, want.logits, atol=1e-5)
+    for layer in range(3):
+        for one, two in zip(sum(got.cache.kept(layer), []), sum(want.cache.kept(layer), []), strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("home", HOMES[1:])
+def test_extend_stream_and_stack(lm, home):
+    policy = policy_of("h2o").replace(encode=Plain(values=home))
+    one, two = (kvjax.compress(kvjax.prefill(lm, list(range(n))), policy) for n in (70, 60))
+    both = kvjax.stack([one, two])
+    assert both.host_nbytes == both.slots * 16 * 4
+    longer = kvjax.extend(lm, both, [[3, 4, 5], [6]], policy).cache
+    streamed = np.stack(list(kvjax.stream(lm, longer, policy, max_new_tokens=5, stop=())), 1)
+    want = kvjax.decode(lm, kvjax.extend(lm, one, [3, 4, 5], policy).cache, policy, max_new_tokens=5, stop=())
+    np.testing.assert_array_equal(streamed[0], want.tokens[0])
