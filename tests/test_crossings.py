@@ -57,7 +57,11 @@ def test_crossing(lm, two, name):
     assert (out.cache.host_nbytes > 0) == (policy.encode.values.home == "host" or policy.retrieve.stepwise)
 
 
-@pytest.mark.parametrize("name", CROSSINGS)
+#: One for each kind of state a row has of its own; the others run with the slow tests.
+QUICK = ("compresskv chooses, d2o merges", "heterocache budgets over codes", "d2o with values on the host")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CROSSINGS])
 def test_a_crossed_row_is_what_it_is_alone(lm, two, name):
     policy = CROSSINGS[name]
     alone = kvjax.prefill(lm, ids_of(61, 5))

@@ -1,4 +1,4 @@
-"""`kvjax bench attention | decode | prefill | sweep | memory | parity`: times with their conditions.
+"""`kvjax bench attention | decode | retrieval | prefill | sweep | memory | parity`: times with their conditions.
 
 Ratios against the peers come from one run.
 """
@@ -59,6 +59,29 @@ def decode(
     lm, ids = _model_and_text(model, dtype, context, text)
     with _measuring("decode", 4 * (rounds + 1) + 1) as done:
         result = bench(lm, ids, named, rounds=rounds, new=new, done=done)
+    _show(result, json_file)
+
+
+@app.command("retrieval")
+def retrieval(
+    model: Model = "smollm2-135m",
+    context: Context = 8064,
+    budget: Annotated[str, typer.Option(help="Of heterocache: slots per KV head, or the share of the prompt.")] = "0.5",
+    new: Annotated[int, typer.Option(min=2, help="Tokens decoded in a round.")] = 25,
+    rounds: Rounds = 3,
+    dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:
+    """ms per token of methods that read from host memory while decoding, over a cache of random keys."""
+    import models
+    from experiments.bench.retrieval import cells
+    from experiments.bench.retrieval import retrieval as bench
+
+    share = parse_budget(budget)
+    with err.status(f"loading {model}"):
+        lm = models.load(model, dtype=dtype)
+    with _measuring("retrieval", len(cells(share)) * (rounds + 1)) as done:
+        result = bench(lm, context, share, rounds=rounds, new=new, done=done)
     _show(result, json_file)
 
 
@@ -178,6 +201,8 @@ def _show(result: dict[str, Any], json_file: Path | None) -> None:
     for field in ("allocated_bytes", "gb_per_s", "kvjax_seconds_by_prompt", "kvpress_seconds_by_prompt", "kept_share"):
         if field in result:
             out.print(f"  {field}: {result[field]}", markup=False)
+    for name, value in result.get("cells", {}).items():
+        out.print(f"  {name}: {value}", markup=False)
     for name, value in result.get("memory", {}).items():
         out.print(f"  {name}: {value / 1e6:.2f} MB", markup=False)
     for found in filter(None, result.get("divergences", [])):

@@ -11,7 +11,7 @@ keys are coded.
 from typing import Any
 
 from kvjax.calibrate.artefact import resolve
-from kvjax.encode import Codes, OnHost
+from kvjax.encode import Codes, OnHost, Plain
 from kvjax.policy import Policy
 from kvjax.retrieve import CumulativeMass, QueryHead
 
@@ -20,11 +20,14 @@ def hcattention(artefact: Any = "smollm2-135m", tau: float = 0.9, values: Any = 
     """Code every key, keep every value on the host, read the fewest slots whose attention reaches tau.
 
     Args:
-        artefact: an Artefact, the path of one, or the name of a built-in one; of the model that will be prefilled.
+        artefact: an Artefact, the path of one, or the name of a built-in one; of the model that will be prefilled. None leaves
+            keys as they are: the paper's 50% setting, values offloaded only.
         tau: share of the attention mass a query reads, in (0, 1].
         values: OnHost(), ByCallback(), or OnDevice() where there is no host to offload to.
         heads: QueryHead(), GroupUnion() or GroupMean(): whose set it is.
     """
+    if artefact is None:
+        return Policy(encode=Plain(values=values), retrieve=CumulativeMass(tau=tau, heads=heads))
     found = resolve(artefact, "hcattention")
     encode = Codes(found.tables["codebook"], origin=found.origin, values=values)
     return Policy(encode=encode, retrieve=CumulativeMass(tau=tau, heads=heads))
