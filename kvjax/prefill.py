@@ -52,7 +52,7 @@ class Prefilled:
     @property
     def lengths(self) -> list[int]:
         """Tokens of each prompt."""
-        return [int(row.length[0]) for row in self.rows]
+        return [int(np.asarray(row.length)[0]) for row in self.rows]
 
     @property
     def nbytes(self) -> int:

@@ -69,7 +69,11 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+#: The rest runs with the slow tests.
+QUICK = ("h2o", "tova")
+
+
+@pytest.mark.parametrize("case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CASES])
 def test_first_layer_holds_what_the_simulation_holds(lm, first_layer, case):
     policy, how = CASES[case]
     cache = run(lm, first_layer[0], policy)

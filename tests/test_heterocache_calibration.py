@@ -39,6 +39,7 @@ def test_measured_overlaps(lm):
         np.testing.assert_allclose(pairs[:, layer], want, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_tables_fit_together(lm):
     seen = []
     found = head_roles(

@@ -94,6 +94,10 @@ def test_evicting_methods_with_room_to_spare_never_evict(lm, pre, name):
 @every_method
 def test_budget_of_one_slot_has_no_nan(lm, pre, name):
     policy = policy_of(name, 1)
+    if name == "heterocache":  # whose full heads alone take more
+        with pytest.raises(ValueError, match="smallest feasible budget is 31 slots"):
+            kvjax.compress(pre, policy)
+        return
     out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=3, stop=(), return_logits=True)
     assert jnp.isfinite(out.logits).all()
 

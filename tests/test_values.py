@@ -224,6 +224,7 @@ def test_a_policy_decides_the_same_wherever_values_live(lm, home, name):
             np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("home", HOMES[1:])
 def test_extend_stream_and_stack(lm, home):
     policy = policy_of("h2o").replace(encode=Plain(values=home))
