@@ -18,7 +18,7 @@ class KVCache:
     """A frozen pytree; every operation returns a new one.
 
     Invariants: region (l, b, h) owns slots start .. start + capacity - 1 of the pool, of which the first `length` are in use;
-    start is a multiple of 8; regions are disjoint; at least 512 slack slots end the pool. `pos[slot]` is the original position of
+    start is a multiple of 8; regions are disjoint; at least 256 slack slots end the pool. `pos[slot]` is the original position of
     the token in that slot. After `compress` a region is in position order; after an eviction while decoding it is in no order.
     Everything with a slot axis moves together.
 

@@ -171,7 +171,7 @@ def compress(pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | fl
     """Keep what the policy keeps of a prefilled prompt, in a pool of just that size.
 
     Scores and budgets are planned on the device, the L·B·H integers read back, and the pool allocated at their sum, rounded up
-    to a size class (at most 3%). The prefill stays as it is.
+    to a size class (at most 1.6%). The prefill stays as it is.
 
     Args:
         pre: prompts from `kvjax.prefill`.

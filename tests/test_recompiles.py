@@ -58,7 +58,7 @@ def test_numbers_of_a_stage_are_data(lm, pre):
 @pytest.mark.parametrize("slots", [1, 63, 64, 65, 1000, 4097, 123_457, 10**7])
 def test_size_classes_waste_little_and_are_few(slots):
     got = size_class(slots)
-    assert got >= slots and got % 8 == 0 and got <= max(64, slots * (1 + 1 / 16) + 8)
+    assert got >= slots and got % 8 == 0 and got <= max(64, slots * (1 + 1 / 32) + 8)
     assert size_class(got) == got
-    assert len({size_class(n) for n in range(2**14 + 1, 2**15 + 1)}) == 32
+    assert len({size_class(n) for n in range(2**14 + 1, 2**15 + 1)}) == 64
 

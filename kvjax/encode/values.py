@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32
 
 _HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 #: Slots weighed at a time on the device; slots of the smallest list that crosses to the host.
-_BLOCK, _FEWEST = 512, 64
+_BLOCK, _FEWEST = 256, 64
 
 
 @struct.dataclass

@@ -17,7 +17,7 @@ from jax import lax
 class Config:
     """Tiling: slots looked up at a time; no more than the pool's slack, which a block may read past its region."""
 
-    block: int = 512
+    block: int = 256
 
 
 @partial(jax.jit, static_argnames=("cap", "window", "config"))

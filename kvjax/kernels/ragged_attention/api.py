@@ -40,7 +40,7 @@ def ragged_attention(
 
     Returns:
         The output in the dtype of q and the log of the softmax denominator in float32; 0 and -inf where nothing is
-        seen. The pool must reach at least 512 slots beyond the last region (`dynamic_slice` clamps: a shifted block
+        seen. The pool must reach at least 256 slots beyond the last region (`dynamic_slice` clamps: a shifted block
         would be read as the wrong slots).
 
     Raises:

@@ -24,7 +24,7 @@ class Config:
     """Tiling: block sizes from large to small, and the slack a block may read past its region (the pool keeps as much)."""
 
     blocks: tuple[int, ...] = (4096, 1024, 256)
-    slack: int = 512
+    slack: int = 256
 
     def kinds(self, slots: int) -> tuple[tuple[int, int], ...]:
         """(block, fewest slots left for it) from large to small; whole blocks, which need no mask, only of the largest size."""
