@@ -55,7 +55,7 @@ def _panel(axis: Axes, lines: Sequence[Line], name: str, policies: list[str]) ->
         axis.axhline(level, color="black", linewidth=0.8, linestyle=(0, (6, 3)), label="full cache")
     if any(x.scores[name].kind == "share" for x in lines if name in x.scores):
         axis.set_ylim(-4, 104)
-        axis.set_ylabel(f"{name}\n% correct")
+        axis.set_ylabel(f"{name}\nscore %")
     else:
         axis.set_ylabel(f"{name}\nnats per token")
     axis.grid(alpha=0.25, linewidth=0.5)

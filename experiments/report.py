@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.rows import Row, key
-from experiments.stats import Estimate, average, proportion
+from experiments.stats import Estimate, average, share
 
 MB = 1e6
 
@@ -19,7 +19,7 @@ class Score:
     """One task's estimate for one line.
 
     Attributes:
-        kind: "share" (of right answers) or "nats" (per token).
+        kind: "share" (mean score, of which 1 is right) or "nats" (per token).
         excess: nats above the full cache, prompt by prompt; None for shares and for the full cache itself.
     """
 
@@ -102,8 +102,8 @@ def _line(policy: str, budget: int | float, rows: list[Row], reference: dict[tup
 
 
 def _score(rows: list[Row], reference: dict[tuple, Row]) -> Score:
-    if "correct" in rows[0]:
-        return Score("share", proportion([row["correct"] for row in rows]))
+    if "score" in rows[0]:
+        return Score("share", share([row["score"] for row in rows]))
     pairs = [(row["nll"], reference[_prompt(row)]["nll"]) for row in rows if _prompt(row) in reference]
     excess = average([mine - full for mine, full in pairs]) if pairs and rows[0]["policy"] != "full" else None
     return Score("nats", average([row["nll"] for row in rows]), excess)
@@ -131,7 +131,7 @@ def markdown(table: Table) -> str:
 
 
 def _title(name: str) -> str:
-    return "ppl, nats/token" if name == "ppl" else f"{name}, % correct"
+    return "ppl, nats/token" if name == "ppl" else f"{name}, score %"
 
 
 def _cells(line: Line, columns: Sequence[str]) -> list[str]:

@@ -30,6 +30,11 @@ def proportion(hits: Sequence[bool]) -> Estimate:
     return Estimate(p, max(0.0, middle - half), min(1.0, middle + half), n)
 
 
+def share(scores: Sequence[float]) -> Estimate:
+    """Mean of scores from 0 to 1: a proportion where every score is 0 or 1, else an average."""
+    return proportion([bool(x) for x in scores]) if set(scores) <= {0.0, 1.0} else average(scores)
+
+
 def average(values: Sequence[float]) -> Estimate:
     """Mean with Student's t interval; of one value the interval is not known (NaN)."""
     n = len(values)

@@ -25,13 +25,13 @@ PROMPTS = 1
 
 
 class Task(Protocol):
-    """What a module of `experiments.tasks` offers."""
+    """What a sweep runs: `experiments.tasks.answering.Answering`, or a module that measures in its own way (ppl)."""
 
     NAME: str
     MODES: tuple[str, ...]
 
     def examples(self, lm: Any, length: int, count: int, seed: int, **how: Any) -> Iterator[Example]: ...
-    def grade(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]: ...
+    def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]: ...
     def rows_at_once(self, lm: Any) -> int: ...
 
 
@@ -150,7 +150,7 @@ def _answer(lm: Any, task: Task, pre: Any, example: Example, group: list[Named])
         caches.append(cache)
     batch = kvjax.stack(caches) if len(caches) > 1 else caches[0]
     began = time.perf_counter()
-    grades = task.grade(lm, pre, batch, group[0].policy, example)
+    grades = task.measure(lm, pre, batch, group[0].policy, example)
     spent = (time.perf_counter() - began) / example.room / len(group)
     for fact, grade in zip(facts, grades, strict=True):
         yield fact | grade | {"seconds_per_token": spent, "rows": len(group)}

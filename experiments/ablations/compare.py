@@ -39,7 +39,7 @@ class Pair:
 
 def worth(row: Row) -> float:
     """A row as a number of which more is better: 1 or 0 for an answer, minus the nats per token."""
-    return float(row["correct"]) if "correct" in row else -row["nll"]
+    return row["score"] if "score" in row else -row["nll"]
 
 
 def scores(rows: Sequence[Row]) -> dict[str, dict[str, dict[tuple, float]]]:

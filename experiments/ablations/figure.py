@@ -30,7 +30,7 @@ def draw(ablation: Ablation, variants: Sequence[Variant], rows: Sequence[Row], p
         for axis, (task, by_label) in zip(axes[1:], found.items(), strict=True):
             estimates = [_estimate(task, by_label.get(label)) for label in labels]
             _bars(axis, [e and e.mean for e in estimates], estimates, OURS)
-            axis.set_title("ppl, nats/token (less is better)" if task == "ppl" else f"{task}, % correct", fontsize=8)
+            axis.set_title("ppl, nats/token (less is better)" if task == "ppl" else f"{task}, score %", fontsize=8)
         axes[0].set_yticks(range(len(labels)), labels)
         axes[0].invert_yaxis()
         figure.suptitle(ablation.title, fontsize=8)

@@ -9,6 +9,7 @@ from experiments.bench.beside import cell, peers
 from experiments.policies import Named
 from experiments.sweep import measure
 from experiments.tasks import needle
+from experiments.tasks.answering import Answering
 
 
 def sweep(lm: Any, examples: Sequence[Any], cells: Sequence[Named], *, done: Callable = lambda count: None) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def sweep(lm: Any, examples: Sequence[Any], cells: Sequence[Named], *, done: Cal
 
 def _ours(lm: Any, example: Any, cells: Sequence[Named], done: Callable) -> float:
     began = time.perf_counter()
-    for _ in measure(lm, needle, example, cells, needs=[x.policy for x in cells]):
+    for _ in measure(lm, Answering(needle), example, cells, needs=[x.policy for x in cells]):
         done(1)
     return time.perf_counter() - began
 
@@ -45,7 +46,7 @@ def _theirs(lm: Any, examples: Sequence[Any], cells: Sequence[Named], dtype: str
     if None in theirs:
         return {"missing": "no peers measured: kvpress lacks a method of this grid"}
     prompts = [{"context": list(x.compressed), "fed": list(x.fed)} for x in examples]
-    return peers(lm, theirs, prompts, dtype=dtype, rounds=0, new=len(examples[0].answer))
+    return peers(lm, theirs, prompts, dtype=dtype, rounds=0, new=examples[0].new_tokens)
 
 
 def _seconds(run: dict[str, Any]) -> float:

@@ -10,9 +10,10 @@ from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, 
 from experiments.policies import Named, parse_budget, parse_policy, split_specs
 from experiments.rows import RowFile
 from experiments.tasks import needle, ppl
+from experiments.tasks.answering import Answering
 from experiments.tasks.text import haystack
 
-TASKS = {task.NAME: task for task in (needle, ppl)}
+TASKS = {task.NAME: task for task in (Answering(needle), ppl)}
 
 
 def sweep(

@@ -15,8 +15,10 @@ class Example:
         length: the length asked for; the context is at most this many tokens.
         index: which prompt of the seed.
         context, question, prefix: ids; the prefix opens the answer and is never compressed.
-        answer: ids of the right answer (needle) or of the text to predict (ppl).
-        answer_text: the right answer as text.
+        answer: ids of the text to predict (ppl), empty where an answer is generated.
+        references: the right answers, as text.
+        new_tokens: tokens generated at most; 0 where the answer is given.
+        stop: token ids that end an answer.
         meta: what the result row repeats, such as the depth of the needle.
     """
 
@@ -27,8 +29,10 @@ class Example:
     context: tuple[int, ...]
     question: tuple[int, ...]
     prefix: tuple[int, ...]
-    answer: tuple[int, ...]
-    answer_text: str
+    answer: tuple[int, ...] = ()
+    references: tuple[str, ...] = ()
+    new_tokens: int = 0
+    stop: tuple[int, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -42,7 +46,7 @@ class Example:
     @property
     def room(self) -> int:
         """Slots that the tokens after the compressed part need."""
-        return len(self.fed) + len(self.answer)
+        return len(self.fed) + len(self.answer) + self.new_tokens
 
 
 def block(policy: Any) -> int:

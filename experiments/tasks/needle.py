@@ -12,9 +12,8 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import kvjax
-from experiments.tasks.chat import continuation, encode_plain, frame
-from experiments.tasks.example import Example, block
+from experiments.tasks.chat import encode_plain, frame
+from experiments.tasks.example import Example
 from experiments.tasks.words import WORDS
 
 NAME = "needle"
@@ -48,24 +47,9 @@ def examples(
         yield _example(lm, length, index, seed, haystack=haystack, mode=mode)
 
 
-def grade(lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
-    """Greedy tokens after the answer's opening words, a row of `cache` each; right if they begin with " " + the number.
-
-    Returns:
-        one dict a row: correct, answer.
-    """
-    del pre
-    rows = cache.lengths.shape[1]
-    extended = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy))
-    out = kvjax.decode(lm, extended.cache, policy, max_new_tokens=len(example.answer), stop=())
-    texts = [continuation(lm, example.prefix, [int(i) for i in row]) for row in out.tokens]
-    return [{"correct": text.startswith(" " + example.answer_text), "answer": text} for text in texts]
-
-
-def rows_at_once(lm: Any) -> int:
-    """Cells decoded as one batch."""
-    del lm
-    return 32
+def grade(answer: str, references: Sequence[str]) -> float:
+    """1 if the answer begins with a space and the number."""
+    return float(answer.startswith(" " + references[0]))
 
 
 def _example(lm: Any, length: int, index: int, seed: int, *, haystack: Sequence[int], mode: str) -> Example:
@@ -89,8 +73,8 @@ def _example(lm: Any, length: int, index: int, seed: int, *, haystack: Sequence[
         context=tuple(opening + text),
         question=tuple(encode_plain(lm, f"\n\nWhat is the s{words}?")),
         prefix=tuple(encode_plain(lm, f"{after}The s{words} is")),
-        answer=tuple(encode_plain(lm, " " + number)),
-        answer_text=number,
+        references=(number,),
+        new_tokens=len(encode_plain(lm, " " + number)),
         meta={"depth": depth, "key": key, "number": number},
     )
 

@@ -46,12 +46,11 @@ def examples(
             question=(),
             prefix=(),
             answer=tuple(haystack[middle : middle + HELD_BACK]),
-            answer_text="",
             meta={"begin": begin},
         )
 
 
-def grade(lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
+def measure(lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
     """Nats per token of the answer after each row of `cache`, all its tokens fed at once.
 
     Returns:

@@ -28,17 +28,18 @@ def nearest_centroids(k: Keys, codebook: Float[Array, "h m c e"]) -> Any:
     book = codebook.astype(jnp.float32)
     half = 0.5 * (book**2).sum(-1)
     parts = k.astype(jnp.float32).reshape(b, h, n, d // e, e)
-    blocks = -(-n // _BLOCK)
-    parts = jnp.pad(parts, ((0, 0), (0, 0), (0, blocks * _BLOCK - n), (0, 0), (0, 0)))
+    rows_at_once = min(_BLOCK, n)
+    blocks = -(-n // rows_at_once)
+    parts = jnp.pad(parts, ((0, 0), (0, 0), (0, blocks * rows_at_once - n), (0, 0), (0, 0)))
 
     def block(i):
-        rows = lax.dynamic_slice_in_dim(parts, i * _BLOCK, min(_BLOCK, blocks * _BLOCK), axis=2)
+        rows = lax.dynamic_slice_in_dim(parts, i * rows_at_once, rows_at_once, axis=2)
         shared = jnp.broadcast_to(book, (h, d // e, *book.shape[2:]))
         near = jnp.einsum("bhnme,hmce->bhnmc", rows, shared, precision="highest") - half[None, :, None]
         return near.argmax(-1).astype(jnp.int32)
 
     found = lax.map(block, jnp.arange(blocks))
-    return jnp.moveaxis(found, 0, 2).reshape(b, h, blocks * _BLOCK, d // e)[:, :, :n]
+    return jnp.moveaxis(found, 0, 2).reshape(b, h, blocks * rows_at_once, d // e)[:, :, :n]
 
 
 @struct.dataclass

@@ -184,8 +184,9 @@ class PivotRefresh(Retriever):
         state = cache.retrieval.replace(steps=cache.retrieval.steps + count)
         due = (count > 0) & self.window.ends(state.steps, self.w)
         judge = partial(self._judge, cache=cache, encode=encode, due=due)
-        state = lax.fori_loop(0, jnp.where(due.any(), len(self.clusters.pivots), 0), judge, state)
-        return cache.replace(retrieval=state.replace(windows=state.windows + due))
+        bare = state.replace(k=None, v=None)  # a loop's carry is copied: the satellites' prompts stay outside
+        bare = lax.fori_loop(0, jnp.where(due.any(), len(self.clusters.pivots), 0), judge, bare)
+        return cache.replace(retrieval=bare.replace(k=state.k, v=state.v, windows=bare.windows + due))
 
     def _judge(self, p: Any, state: PivotState, *, cache: Any, encode: Encoder, due: Bool[Array, " b"]) -> PivotState:
         """Compare one pivot's window with its reference, in every row that is due."""

@@ -63,7 +63,7 @@ def row(**changes: Any) -> dict[str, Any]:
     made = dict(
         model="toy", dtype="float32", seed=0, prompts="1:abc", task="needle", mode="unseen", length=64, prompt=0,
         policy="snapkv", policy_repr="P(0.5)", budget=0.5, kept_share=0.5, allocated_bytes=5_100_000, host_bytes=0,
-        full_bytes=10_000_000, correct=True, answer=" 1",
+        full_bytes=10_000_000, score=1.0, answer=" 1",
     )  # fmt: skip
     return {**made, **changes}
 

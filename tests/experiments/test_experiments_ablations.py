@@ -21,11 +21,11 @@ def variants():
 def rows():
     found = []
     for prompt in range(6):
-        found += [row(policy="good", prompt=prompt, correct=True), row(policy="bad", prompt=prompt, correct=prompt == 0)]
+        found += [row(policy="good", prompt=prompt, score=1.0), row(policy="bad", prompt=prompt, score=float(prompt == 0))]
         nll = dict(task="ppl", mode="-", prompt=prompt)
         found += [row(policy="good", nll=3.2 + prompt, **nll), row(policy="bad", nll=3.1 + prompt, **nll)]
     for r in found:
-        r.pop("correct" if r["task"] == "ppl" else "nll", None)
+        r.pop("score" if r["task"] == "ppl" else "nll", None)
     return found
 
 

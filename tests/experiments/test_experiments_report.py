@@ -14,19 +14,19 @@ def rows():
     made = []
     for i in range(4):
         full = dict(policy="full", policy_repr="F", budget=1.0, kept_share=1.0, allocated_bytes=10_200_000, prompt=i)
-        made += [row(**full), row(prompt=i, correct=i < 3)]
+        made += [row(**full), row(prompt=i, score=float(i < 3))]
         nll = dict(task="ppl", mode="-", prompt=i)
         made += [row(**full | nll, nll=3.0 + i), row(**nll, nll=3.1 + i)]
     for r in made:
         if r["task"] == "ppl":
-            del r["correct"]
+            del r["score"]
     return made
 
 
 def test_bytes_stand_beside_the_share_and_both_tasks_beside_each_other():
     (table,) = tables(rows())
     text = markdown(table)
-    assert "| policy | budget | kept | device MB | host MB | needle unseen, % correct | ppl, nats/token |" in text
+    assert "| policy | budget | kept | device MB | host MB | needle unseen, score % | ppl, nats/token |" in text
     assert "| full | - | 100.0% | 10.20 | 0.00 | 100 [51, 100] n=4 | 4.500 ± 2.054 n=4 |" in text
     assert "| snapkv | 0.5 | 50.0% | 5.10 | 0.00 | 75 [30, 95] n=4 | 4.600 (+0.100 ± 0.000) n=4 |" in text
 

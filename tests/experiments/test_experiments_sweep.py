@@ -7,6 +7,7 @@ from experiments import sweep
 from experiments.policies import parse_policy
 from experiments.rows import RowFile, key
 from experiments.tasks import needle, ppl
+from experiments.tasks.answering import Answering
 from experiments.tasks.text import Haystack
 from tests.experiments.conftest import TEXT, lines
 
@@ -16,7 +17,7 @@ HAYSTACK = Haystack(TEXT, "toy")
 @pytest.fixture(scope="module")
 def plan():
     cells = tuple(parse_policy(*cell) for cell in [("streaming_llm", 0.5), ("snapkv:window=8", 0.25), ("keydiff", 40)])
-    return sweep.Plan(((needle, "unseen"), (ppl, "-")), (420,), cells, prompts=2, seed=0)
+    return sweep.Plan(((Answering(needle), "unseen"), (ppl, "-")), (420,), cells, prompts=2, seed=0)
 
 
 def go(talker, plan, path, **more):
@@ -35,7 +36,7 @@ def whole(talker, plan, tmp_path_factory):
 def test_rows_carry_what_repeats_them(whole, plan):
     for row in lines(whole):
         assert {"policy_repr", "seed", "versions", "commit", "machine", "allocated_bytes", "full_bytes"} <= set(row)
-        assert ("nll" in row) == (row["task"] == "ppl") and ("correct" in row) == (row["task"] == "needle")
+        assert ("nll" in row) == (row["task"] == "ppl") and ("score" in row) == (row["task"] == "needle")
         if row["policy"] == "full":
             assert row["kept_share"] == 1.0 and row["allocated_bytes"] >= row["full_bytes"]
     kept = {row["policy"]: row["kept_slots"] for row in lines(whole) if row["task"] == "ppl"}

@@ -9,6 +9,7 @@ import pytest
 
 import kvjax
 from experiments.tasks import needle, ppl, text
+from experiments.tasks.answering import Answering
 from experiments.tasks.chat import continuation, encode_plain, frame
 from tests.experiments.conftest import TEXT
 
@@ -25,7 +26,7 @@ def needles(talker, haystack, mode="unseen", length=500, count=3, **more):
 def test_a_needle_is_hidden_once_between_sentences(talker, haystack):
     for example in needles(talker, haystack):
         words = talker.decode(example.context)
-        hidden = f" One of the special magic numbers for {example.meta['key']} is: {example.answer_text}."
+        hidden = f" One of the special magic numbers for {example.meta['key']} is: {example.references[0]}."
         assert words.count(hidden) == 1
         before = words.partition(hidden)[0]
         assert before.rstrip(" ").endswith((".", "\n"))
@@ -59,10 +60,10 @@ def test_the_answer_is_judged_as_text_after_the_prefix(talker, haystack):
     example = needles(talker, haystack)[0]
     pre = kvjax.prefill(talker, list(example.compressed), needs=frozenset())
     cache = kvjax.compress(pre, kvjax.methods.full())
-    (grade,) = needle.grade(talker, pre, cache, kvjax.methods.full(), example)
+    (grade,) = Answering(needle).measure(talker, pre, cache, kvjax.methods.full(), example)
     whole = kvjax.prefill(talker, list(example.compressed + example.fed), needs=frozenset())
     first = int(whole.rows[0].logits.argmax())
-    assert grade["correct"] is False and grade["answer"].startswith(continuation(talker, example.prefix, [first]))
+    assert grade["score"] == 0 and grade["answer"].startswith(continuation(talker, example.prefix, [first]))
 
 
 def test_perplexity_of_a_full_cache_is_the_models_own(talker, haystack):
@@ -70,7 +71,7 @@ def test_perplexity_of_a_full_cache_is_the_models_own(talker, haystack):
     full = kvjax.methods.full()
     pre = kvjax.prefill(talker, list(example.context), needs=frozenset())
     cache = kvjax.compress(pre, full)
-    grades = ppl.grade(talker, pre, kvjax.stack([cache, cache]), full, example)
+    grades = ppl.measure(talker, pre, kvjax.stack([cache, cache]), full, example)
     everything = list(example.context + example.answer)
     logits = kvjax.prefill(talker, everything, needs=frozenset(), all_logits=True).rows[0].all_logits
     logp = jax.nn.log_softmax(logits[63 : len(everything) - 1])
@@ -100,6 +101,10 @@ def test_without_pip_the_standard_library_stands_in(tmp_path, monkeypatch):
     assert not list((tmp_path / "texts").glob("*.txt"))
 
 
+def test_an_answer_is_right_if_it_begins_with_the_number():
+    assert [needle.grade(x, ("123",)) for x in (" 123.", " 1234", "123", " 12", "")] == [1, 1, 0, 0, 0]
+
+
 @pytest.mark.slow
 def test_prompts_of_the_real_model_are_the_published_ones():
     """Ids whose scores stand beside kvpress's; digests of the prompts that those were measured on."""
@@ -109,7 +114,8 @@ def test_prompts_of_the_real_model_are_the_published_ones():
     ids = encode_plain(lm, text.haystack().text)
     assert len(ids) == 153_955
     found = [
-        hashlib.sha256(json.dumps([x.context, x.question, x.prefix, x.answer]).encode()).hexdigest()[:16]
+        hashlib.sha256(json.dumps([x.context, x.question, x.prefix, answer]).encode()).hexdigest()[:16]
         for x in needle.examples(lm, 1024, 3, 0, haystack=ids, mode="unseen")
+        for answer in [encode_plain(lm, " " + x.references[0])]
     ]
     assert found == ["25c74cb4c50985e6", "5d1e70c5a71d230f", "ac5d0d48968693a0"]

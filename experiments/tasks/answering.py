@@ -1,0 +1,58 @@
+"""Prompts that are answered in words: greedy tokens after a compressed context, graded against reference answers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import kvjax
+from experiments.tasks.chat import continuation
+from experiments.tasks.example import Example, block
+
+
+class Prompts(Protocol):
+    """What a module of `experiments.tasks` offers, or an object where a task has settings (a data set, a protocol)."""
+
+    NAME: str
+    MODES: tuple[str, ...]
+
+    def examples(self, lm: Any, length: int, count: int, seed: int, **how: Any) -> Iterator[Example]: ...
+    def grade(self, answer: str, references: Sequence[str]) -> float: ...
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A task of the sweep: every row of a cache answers, and `prompts.grade` gives the answer a score from 0 to 1."""
+
+    prompts: Prompts
+
+    @property
+    def NAME(self) -> str:
+        return self.prompts.NAME
+
+    @property
+    def MODES(self) -> tuple[str, ...]:
+        return self.prompts.MODES
+
+    def examples(self, lm: Any, length: int, count: int, seed: int, **how: Any) -> Iterator[Example]:
+        return self.prompts.examples(lm, length, count, seed, **how)
+
+    def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
+        """Greedy tokens after `example.fed`, a row of `cache` each: a dict a row with score and answer."""
+        del pre
+        rows = cache.lengths.shape[1]
+        extended = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy))
+        out = kvjax.decode(lm, extended.cache, policy, max_new_tokens=example.new_tokens, stop=example.stop)
+        answers = [row[: int(n)] for row, n in zip(out.tokens, out.lengths, strict=True)]
+        texts = [continuation(lm, example.prefix, _before_stop(row, example.stop)) for row in answers]
+        return [{"score": float(self.prompts.grade(text, example.references)), "answer": text} for text in texts]
+
+    def rows_at_once(self, lm: Any) -> int:
+        """Cells decoded as one batch."""
+        del lm
+        return 32
+
+
+def _before_stop(row: Sequence[int], stop: Sequence[int]) -> list[int]:
+    """The tokens of an answer without the stop token that ended it."""
+    ids = [int(i) for i in row]
+    return ids[:-1] if ids and ids[-1] in stop else ids
