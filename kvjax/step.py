@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax import evidence as ev
@@ -115,7 +116,9 @@ def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], 
             _attend, spec=spec, cache=cache, layer=layer, positions=positions, real=real, count=count
         )  # fmt: skip
         x, cache = spec.decoder.layer(weights, x, positions, attend)
-    cache = spec.retrieve.end(cache, spec.encode, count=count)
+    # what `end` writes must come after the last layer has read it: without an order between the two XLA copies the pool
+    x, k, v, pos = lax.optimization_barrier((x, cache.k, cache.v, cache.pos))
+    cache = spec.retrieve.end(cache.replace(k=k, v=v, pos=pos), spec.encode, count=count)
     return cache.replace(position=cache.position + count, steps=cache.steps + count), x
 
 

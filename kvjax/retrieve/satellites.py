@@ -77,7 +77,7 @@ def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, m
         k, v, pos = pools
         i = j * _BLOCK + jnp.arange(_BLOCK, dtype=jnp.int32)
         slot = there + jnp.searchsorted(ranks, i + 1, side="left").astype(jnp.int32)
-        at = jnp.take(cache.pos, slot, mode="clip").astype(jnp.int32)
+        at = jnp.take(pos, slot, mode="clip").astype(jnp.int32)
         source = state.offset[row, member] + jnp.where(i < room, at, 0)
         target = jnp.where(i < room, here + i, cache.slots)
         keys = of_head(lambda e, x: e.encode(x), encode, state.host.take(state.k, source)[None], **one)[0]
