@@ -39,6 +39,7 @@ def progress() -> Progress:
         TextColumn("left"),
         TimeRemainingColumn(),
         console=err,
+        speed_estimate_period=3600,  # rows come in batches: the rate of the last half minute would say nothing
     )
 
 

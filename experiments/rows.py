@@ -15,7 +15,7 @@ from typing import Any
 #: What tells one cell of one prompt from another.
 KEY = ("task", "mode", "length", "prompt", "policy_repr", "budget", "seed")
 #: What all rows of a file must share, so that a report never averages unlike things.
-IDENTITY = ("model", "dtype", "seed", "prompts")
+IDENTITY = ("model", "dtype", "prompts")
 
 Row = Mapping[str, Any]
 
@@ -113,6 +113,16 @@ class RowFile:
     def _cut(self, size: int) -> None:
         if self.path.is_file():
             os.ftruncate(self._file.fileno(), size)
+
+
+class Found:
+    """The cells of a result file as `in` asks for them, read once; none where there is no file."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._keys = {key(row) for row in read(path)} if Path(path).is_file() else set()
+
+    def __contains__(self, cell: tuple) -> bool:
+        return cell in self._keys
 
 
 def read(path: str | Path) -> list[Row]:

@@ -1,8 +1,10 @@
-"""Means with 95% intervals for the two kinds of scores: right-or-wrong and real-valued."""
+"""Means with 95% intervals: of right-or-wrong scores, of real values, and of either by resampling prompts."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 #: 97.5% quantiles of Student's t for 1 .. 30 degrees of freedom; 1.96 + 2.5 / df is within 0.003 beyond.
 _T = (
@@ -44,3 +46,21 @@ def average(values: Sequence[float]) -> Estimate:
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
     half = spread * (_T[n - 2] if n - 1 <= len(_T) else 1.96 + 2.5 / (n - 1))
     return Estimate(mean, mean - half, mean + half, n)
+
+
+def bootstrap(values: Sequence[float], *, resamples: int = 2000, seed: int = 0) -> Estimate:
+    """Mean with its percentile interval: the 2.5% and 97.5% quantiles of the means of resampled values (Efron, 1979).
+
+    Equal values give an interval without width: what was never seen to vary is not resampled either (see `proportion`).
+
+    Args:
+        values: one a prompt; of one value the interval is not known (NaN).
+        resamples: how many samples of as many values, drawn with replacement.
+        seed: the same values give the same interval.
+    """
+    x = np.asarray(values, np.float64)
+    if len(x) == 1:
+        return Estimate(float(x[0]), math.nan, math.nan, 1)
+    means = x[np.random.default_rng(seed).integers(0, len(x), (resamples, len(x)))].mean(1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return Estimate(math.fsum(x) / len(x), float(low), float(high), len(x))

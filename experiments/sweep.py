@@ -1,19 +1,19 @@
-"""The sweep: policies x budgets x tasks x lengths x prompts, one prefill for each prompt however many cells it serves.
+"""The sweep: policies x budgets x tasks x lengths x seeds x prompts, one prefill for each prompt however many cells it serves.
 
 Cells of a prompt whose policies decode alike become rows of one batch, so a sweep decodes once where a loop would
 decode once a cell. Rows go to the result file one by one; what is there already is not measured again.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Protocol
 
-import jax
-
 import kvjax
+from experiments import traces
+from experiments.measure import measure
+from experiments.memory_maps import forget_programs
 from experiments.policies import Named
+from experiments.prefills import Afresh
 from experiments.provenance import commit, machine, versions
 from experiments.rows import RowFile
 from experiments.tasks.chat import encode_plain
@@ -43,14 +43,14 @@ class Plan:
         tasks: (task, question mode) pairs.
         lengths: context lengths in tokens.
         policies: the cells of every prompt; the full cache is added as the reference where it is missing.
-        prompts, seed: prompts 0 .. prompts - 1 of the seed.
+        prompts, seeds: prompts 0 .. prompts - 1 of each seed.
     """
 
     tasks: tuple[tuple[Task, str], ...]
     lengths: tuple[int, ...]
     policies: tuple[Named, ...]
     prompts: int
-    seed: int
+    seeds: tuple[int, ...] = (0,)
 
     @property
     def cells(self) -> tuple[Named, ...]:
@@ -62,24 +62,41 @@ class Plan:
     @property
     def total(self) -> int:
         """Rows of the whole sweep."""
-        return self.prompts * len(self.lengths) * len(self.tasks) * len(self.cells)
+        return sum(1 for _ in self.prompt_keys()) * len(self.cells)
+
+    def prompt_keys(self) -> Iterator[tuple[int, int, int, Task, str]]:
+        """(index, seed, length, task, mode) of every prompt, index by index: a sweep stopped early has something of everything."""
+        for index in range(self.prompts):
+            for seed in self.seeds:
+                for length in self.lengths:
+                    yield from ((index, seed, length, task, mode) for task, mode in self.tasks)
+
+    def missing(self, rows: RowFile, prompt: tuple[int, int, int, Task, str]) -> list[Named]:
+        """The cells of a prompt that `rows` lacks."""
+        index, seed, length, task, mode = prompt
+        name = lambda cell: (task.NAME, mode, length, index, repr(cell.policy), cell.budget, seed)  # noqa: E731
+        return [cell for cell in self.cells if name(cell) not in rows]
 
 
-def identity(lm: Any, plan: Plan, text: Haystack) -> dict[str, Any]:
+def identity(lm: Any, text: Haystack) -> dict[str, Any]:
     """What all rows of one result file share."""
-    dtype = str(lm.params["embed"]["weight"].dtype)
-    return {"model": lm.name, "dtype": dtype, "seed": plan.seed, "prompts": f"{PROMPTS}:{text.digest}"}
+    return {"model": lm.name, "dtype": str(lm.params["embed"]["weight"].dtype), "prompts": f"{PROMPTS}:{text.digest}"}
 
 
-def run(lm: Any, plan: Plan, text: Haystack, rows: RowFile, *, done: Callable[[int], None] = lambda count: None) -> int:
+def run(
+    lm: Any, plan: Plan, text: Haystack, rows: RowFile, *,
+    prefills: Any = Afresh(), traced: RowFile | None = None, done: Callable[[int], None] = lambda count: None,
+) -> int:  # fmt: skip
     """Measure every cell of `plan` that `rows` lacks and append it; returns how many were measured.
 
     Args:
         lm: the language model.
         plan: what to measure.
         text: where prompts are cut from.
-        rows: the open result file, made with `identity(lm, plan, text)`.
-        done: told the number of rows settled, measured or found in the file.
+        rows: the open result file, made with `identity(lm, text)`.
+        prefills: Afresh(), or Kept(folder): prefilled prompts that are there are read, others are written there.
+        traced: an open file for the traces of prompt 0 (`experiments.traces`); None for none.
+        done: told the number of rows measured.
 
     Raises:
         ValueError: a length that the model, the haystack or a task cannot serve; before anything is measured.
@@ -87,15 +104,20 @@ def run(lm: Any, plan: Plan, text: Haystack, rows: RowFile, *, done: Callable[[i
     """
     haystack = encode_plain(lm, text.text)
     check(lm, plan, haystack)
-    common = identity(lm, plan, text) | _origin(text)
+    common = identity(lm, text) | _origin(text)
     measured = 0
-    for task, example in prompts(lm, plan, haystack):
-        cells = [cell for cell in plan.cells if _key(example, cell, plan.seed) not in rows]
-        done(len(plan.cells) - len(cells))
-        for row in measure(lm, task, example, cells, needs=[cell.policy for cell in plan.cells]) if cells else ():
-            rows.append(common | row)
-            measured += 1
-            done(1)
+    for prompt in plan.prompt_keys():
+        cells = plan.missing(rows, prompt)
+        if cells:
+            how = dict(needs=[cell.policy for cell in plan.cells], prefills=prefills, trace=traced is not None and prompt[0] == 0)
+            for row, trace in measure(lm, prompt[3], make(lm, prompt, haystack), cells, **how):
+                row = common | {"seed": prompt[1]} | row
+                if trace is not None:
+                    traces.keep(traced, row, trace)
+                rows.append(row)
+                measured += 1
+                done(1)
+            forget_programs()
     return measured
 
 
@@ -103,90 +125,33 @@ def check(lm: Any, plan: Plan, haystack: Sequence[int]) -> None:
     """Build the first prompt of every length and task, and see that it fits the model's context."""
     for length in plan.lengths:
         for task, mode in plan.tasks:
-            first = next(task.examples(lm, length, 1, plan.seed, haystack=haystack, mode=mode))
+            first = make(lm, (0, plan.seeds[0], length, task, mode), haystack)
             needed = len(first.compressed) + first.room
             if needed > lm.decoder.max_positions:
                 most = lm.decoder.max_positions
                 raise ValueError(f"{task.NAME} at length {length} needs {needed} positions, the model has {most}")
+            for cell in plan.cells:
+                _check_policy(lm, cell, len(first.compressed))
 
 
-def prompts(lm: Any, plan: Plan, haystack: Sequence[int]) -> Iterator[tuple[Task, Example]]:
-    """All prompts with their tasks, index by index, so that a sweep stopped early has something of everything."""
-    for index in range(plan.prompts):
-        for length in plan.lengths:
-            for task, mode in plan.tasks:
-                how = dict(haystack=haystack, mode=mode, start=index)
-                yield from ((task, example) for example in task.examples(lm, length, index + 1, plan.seed, **how))
+def _check_policy(lm: Any, cell: Named, tokens: int) -> None:
+    try:
+        cell.policy.check(lm.decoder, tokens)
+    except ValueError as error:
+        raise ValueError(f"{cell.name} at budget {cell.budget}: {error}") from error
 
 
-def measure(lm: Any, task: Task, example: Example, cells: Sequence[Named], *, needs: Any) -> Iterator[dict[str, Any]]:
-    """One row for each cell of one prompt, all from one prefill that records `needs`."""
-    began = time.perf_counter()
-    pre = jax.block_until_ready(kvjax.prefill(lm, list(example.compressed), needs=needs))
-    prefill_seconds = time.perf_counter() - began
-    for group in batches(cells, task.rows_at_once(lm)):
-        for cell, row in zip(group, _answer(lm, task, pre, example, group), strict=True):
-            yield _describe(example, cell) | {"seconds_prefill": prefill_seconds} | row
+def make(lm: Any, prompt: tuple[int, int, int, Task, str], haystack: Sequence[int]) -> Example:
+    """One prompt of the plan.
 
-
-def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
-    """Cells that decode alike, in groups of at most `size` and of nearly equal size, since each size is a program.
-
-    Budgets are data, so the cells of a policy that evicts while decoding share a batch too.
+    Raises:
+        ValueError: the task has no prompt of that index.
     """
-    alike = lambda cell: repr((cell.policy.decoding(), cell.policy.encode, cell.policy.retrieve))  # noqa: E731
-    for _, found in groupby(sorted(cells, key=alike), key=alike):
-        group = list(found)
-        step = -(-len(group) // -(-len(group) // size))
-        yield from (group[i : i + step] for i in range(0, len(group), step))
-
-
-def _answer(lm: Any, task: Task, pre: Any, example: Example, group: list[Named]) -> Iterator[dict[str, Any]]:
-    caches, facts = [], []
-    for cell in group:
-        began = time.perf_counter()
-        cache = jax.block_until_ready(kvjax.compress(pre, cell.policy))
-        facts.append({"seconds_compress": time.perf_counter() - began} | _bytes(lm, pre, cache))
-        caches.append(cache)
-    batch = kvjax.stack(caches) if len(caches) > 1 else caches[0]
-    began = time.perf_counter()
-    grades = task.measure(lm, pre, batch, group[0].policy, example)
-    spent = (time.perf_counter() - began) / example.room / len(group)
-    for fact, grade in zip(facts, grades, strict=True):
-        yield fact | grade | {"seconds_per_token": spent, "rows": len(group)}
-
-
-def _bytes(lm: Any, pre: Any, cache: Any) -> dict[str, Any]:
-    """What the compressed prompt occupies and what the whole one would, before room for new tokens is added."""
-    decoder, length = lm.decoder, pre.lengths[0]
-    heads = decoder.layers * decoder.heads
-    full = 2 * heads * length * decoder.head_dim * pre.rows[0].k[0].dtype.itemsize
-    kept = int(cache.lengths.sum())
-    return {
-        "prompt_tokens": length,
-        "kept_slots": kept,
-        "kept_share": kept / (heads * length),
-        "allocated_bytes": cache.nbytes,
-        "host_bytes": cache.host_nbytes,
-        "full_bytes": full,
-    }
-
-
-def _describe(example: Example, cell: Named) -> dict[str, Any]:
-    return {
-        "task": example.task,
-        "mode": example.mode,
-        "length": example.length,
-        "prompt": example.index,
-        "policy": cell.name,
-        "policy_repr": repr(cell.policy),
-        "budget": cell.budget,
-        **example.meta,
-    }
-
-
-def _key(example: Example, cell: Named, seed: int) -> tuple:
-    return (example.task, example.mode, example.length, example.index, repr(cell.policy), cell.budget, seed)
+    index, seed, length, task, mode = prompt
+    found = next(iter(task.examples(lm, length, index + 1, seed, haystack=haystack, mode=mode, start=index)), None)
+    if found is None:
+        raise ValueError(f"{task.NAME} has no prompt {index} at length {length}: ask for fewer --prompts")
+    return found
 
 
 def _origin(text: Haystack) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from kvjax.layout import stack
 from kvjax.policy import Policy
 from kvjax.prefill import Prefilled, prefill
 from kvjax.sample import Greedy, Sample
+from kvjax.saved import load_prefilled, save_prefilled
 from kvjax.schedule import AfterPrefill, Every, WhenFull
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AfterPrefill", "Blocks", "Decoded", "Every", "Exact", "Extended", "Greedy", "KVCache", "Policy", "Prefilled", "Sample",
-    "WhenFull", "allocate", "compress", "decode", "encode", "evidence", "extend", "generate", "merge", "methods", "prefill",
-    "retrieve", "score", "select", "stack", "stream",
+    "WhenFull", "allocate", "compress", "decode", "encode", "evidence", "extend", "generate", "load_prefilled", "merge",
+    "methods", "prefill", "retrieve", "save_prefilled", "score", "select", "stack", "stream",
 ]  # fmt: skip

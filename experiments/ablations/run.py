@@ -52,11 +52,11 @@ def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *,
         lengths=settings.lengths,
         policies=tuple(Named(v.label, budget, v.policy) for v in variants),
         prompts=settings.prompts,
-        seed=settings.seed,
+        seeds=(settings.seed,),
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.jsonl"
-    with RowFile(path, engine.identity(lm, plan, text)) as rows:
+    with RowFile(path, engine.identity(lm, text)) as rows:
         line = progress.add_task(name, total=plan.total)
         engine.run(lm, plan, text, rows, done=lambda count: progress.advance(line, count))
     found = read(path)

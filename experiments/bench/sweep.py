@@ -6,8 +6,8 @@ from typing import Any
 
 from experiments.bench import conditions
 from experiments.bench.beside import cell, peers
+from experiments.measure import measure
 from experiments.policies import Named
-from experiments.sweep import measure
 from experiments.tasks import needle
 from experiments.tasks.answering import Answering
 

@@ -1,4 +1,4 @@
-"""`kvjax bench attention | decode | retrieval | prefill | sweep | memory | parity`: times with their conditions.
+"""`kvjax bench attention | decode | retrieval | prefill | sweep | memory | parity | gpu`: times with their conditions.
 
 Ratios against the peers come from one run.
 """
@@ -67,7 +67,7 @@ def retrieval(
     model: Model = "smollm2-135m",
     context: Context = 8064,
     budget: Annotated[str, typer.Option(help="Of heterocache: slots per KV head, or the share of the prompt.")] = "0.5",
-    new: Annotated[int, typer.Option(min=2, help="Tokens decoded in a round.")] = 25,
+    new: Annotated[int, typer.Option(min=2, help="Tokens decoded in a round.")] = 64,
     rounds: Rounds = 3,
     dtype: Dtype = "float32",
     json_file: JsonFile = None,
@@ -165,6 +165,25 @@ def parity(
         raise typer.Exit(1)
 
 
+@app.command("gpu")
+def gpu(
+    impl: Annotated[str, typer.Option(help="triton, mosaic (ragged only, 16 bits) or xla.")] = "triton",
+    kernels: Annotated[str, typer.Option(help="Comma-separated: ragged, gather, codes.")] = "ragged,gather,codes",
+    small: Annotated[bool, typer.Option("--small", help="Only shapes that a CPU takes.")] = False,
+    rounds: Rounds = 30,
+    dtype: Dtype = "bfloat16",
+    json_file: JsonFile = None,
+) -> None:
+    """Every GPU kernel: error against float64, share of the copy bandwidth, beside dense attention."""
+    from experiments.bench.gpu import gpu as bench
+
+    with _measuring("gpu", None) as done:
+        result = bench(dtype, rounds, impl=impl, kernels=kernels.split(","), small=small, done=done)
+    _show(result, json_file)
+    if not all(cell["right"] for cell in result["cells"].values()):
+        raise typer.Exit(1)
+
+
 def _model_and_text(model: str, dtype: str, context: int | None, text: Path | None) -> tuple[Any, list[int]]:
     """The model and the first `context` tokens of the haystack (all of them for None)."""
     import models
@@ -179,7 +198,7 @@ def _model_and_text(model: str, dtype: str, context: int | None, text: Path | No
 
 
 @contextmanager
-def _measuring(name: str, steps: int):
+def _measuring(name: str, steps: int | None):
     from experiments.bench import alone
 
     with alone(), progress() as bar:
@@ -198,7 +217,8 @@ def _show(result: dict[str, Any], json_file: Path | None) -> None:
             unit, scale = ("ms/token", 1.0) if field == "ms_per_token" else (unit, scale)
             words = f"{scale * value['median']:.2f} {unit} (min {scale * value['min']:.2f}, n={value['count']})"
             out.print(f"  {name}: {words}", markup=False)
-    for field in ("allocated_bytes", "gb_per_s", "kvjax_seconds_by_prompt", "kvpress_seconds_by_prompt", "kept_share"):
+    seconds = ("kvjax_seconds_by_prompt", "kvpress_seconds_by_prompt")
+    for field in ("device", "copy_gb_per_s", "allocated_bytes", "gb_per_s", *seconds, "kept_share"):
         if field in result:
             out.print(f"  {field}: {result[field]}", markup=False)
     for name, value in result.get("cells", {}).items():

@@ -1,4 +1,4 @@
-"""`kvjax report`: tables and figures from result files."""
+"""`kvjax report`: tables, pictures and one page from result files."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,43 +8,45 @@ import typer
 
 from experiments.console import JsonFile, err, out, write_json
 from experiments.files import write_atomically
-from experiments.report import Table, markdown, tables
-from experiments.rows import read
+from experiments.report import markdown, tables
+from experiments.report.comparison import check_baseline
+from experiments.report.inputs import gather
 
 
 def report(
-    files: Annotated[list[Path], typer.Argument(help="JSONL files that `kvjax sweep` wrote.")],
-    folder: Annotated[Path, typer.Option("--out", help="Folder for table.md and the figures.")],
+    files: Annotated[list[Path], typer.Argument(help="JSONL files of `kvjax sweep`, JSON files of `kvjax bench`.")],
+    folder: Annotated[Path, typer.Option("--out", help="Folder for index.html, table.md and the pictures.")],
+    baseline: Annotated[str | None, typer.Option(help="Policy the others are compared with, by prompt [full].")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Print a markdown table of accuracy and perplexity against allocated bytes; write it and a PNG for each length."""
-    found = tables([row for file in files for row in read(file)])
+    """Print a markdown table of scores against allocated bytes; write it, PNGs, and a page that opens without a network."""
+    inputs = gather(files)
+    if baseline is not None:
+        check_baseline(inputs.all_rows, baseline)
+    found = tables(inputs.all_rows) if inputs.all_rows else []
     folder.mkdir(parents=True, exist_ok=True)
     text = "\n".join(markdown(table) for table in found)
-    out.print(text, markup=False)
-    write_atomically(folder / "table.md", text.encode())
-    figures = []
+    if text:
+        out.print(text, markup=False)
+        write_atomically(folder / "table.md", text.encode())
     with err.status("drawing"):
-        from experiments.figure import draw
+        from experiments.report.write import write
 
-        figures = [str(draw(table, folder / _file_name(table))) for table in found]
-    out.print(f"wrote {folder / 'table.md'} and {', '.join(figures)}", markup=False)
-    write_json(json_file, {"tables": [_plain(table) for table in found], "figures": figures})
+        written = write(inputs, found, baseline or "full", folder)
+    out.print(f"wrote {written.page} and {len(written.pictures)} pictures beside it", markup=False)
+    payload = {
+        "tables": [asdict(table) for table in found],
+        "comparisons": [asdict(comparison) for comparison in written.comparisons],
+        "figures": [str(picture) for picture in written.pictures],
+        "page": str(written.page),
+    }
+    write_json(json_file, _clean(payload))
 
 
-def _file_name(table: Table) -> str:
-    model = "".join(c if c.isalnum() or c in "-." else "-" for c in Path(table.model).name)
-    return f"{model}-{table.dtype}-{table.length}.png"
-
-
-def _plain(table: Table) -> dict:
-    """The table for machines; an interval that is not known is null."""
-
-    def clean(value):
-        if isinstance(value, dict):
-            return {k: clean(v) for k, v in value.items()}
-        if isinstance(value, list | tuple):
-            return [clean(v) for v in value]
-        return None if isinstance(value, float) and value != value else value
-
-    return clean(asdict(table))
+def _clean(value):
+    """For machines; an interval that is not known is null."""
+    if isinstance(value, dict):
+        return {k: _clean(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(v) for v in value]
+    return None if isinstance(value, float) and value != value else value

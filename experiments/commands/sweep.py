@@ -1,19 +1,25 @@
 """`kvjax sweep`: measure policies x budgets on tasks, into a JSONL file that can be resumed."""
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from experiments import sweep as engine
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
+from experiments.cost import estimate
 from experiments.policies import Named, parse_budget, parse_policy, split_specs
-from experiments.rows import RowFile
-from experiments.tasks import needle, ppl
+from experiments.prefills import Afresh, Kept
+from experiments.rows import Found, RowFile
+from experiments.tasks import conversation, gsm8k, keyvalue, math_exact, needle, niah, ppl, ruler
 from experiments.tasks.answering import Answering
-from experiments.tasks.text import haystack
+from experiments.tasks.chat import encode_plain
+from experiments.tasks.text import Haystack, haystack
+from experiments.traces import beside
 
-TASKS = {task.NAME: task for task in (Answering(needle), ppl)}
+_PROMPTS = (needle, *ruler.tasks(), niah.GRID, niah.MULTI, keyvalue.KEY_VALUE, gsm8k.GSM8K, math_exact.MATH)
+TASKS = {task.NAME: task for task in (*(Answering(prompts) for prompts in _PROMPTS), ppl, conversation.CONVERSATION)}
 
 
 def sweep(
@@ -24,10 +30,12 @@ def sweep(
     tasks: Annotated[str, typer.Option(help=f"Comma-separated: {', '.join(TASKS)}.")] = "needle,ppl",
     lengths: Annotated[str, typer.Option(help="Comma-separated context lengths in tokens.")] = "1024",
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of each task and length.")] = 10,
-    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    seed: Annotated[str, typer.Option(help="Seed of the prompts, or several, comma-separated.")] = "0",
     question: Annotated[str, typer.Option(help="unseen or seen when the prompt is compressed, or both.")] = "unseen",
     text: TextFile = None,
     dtype: Dtype = "float32",
+    prefills: Annotated[Path | None, typer.Option(help="Folder of prefilled prompts, read where there, else written.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, measure nothing.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure policies x budgets on tasks; one prefill a prompt; a killed sweep goes on where it was."""
@@ -36,19 +44,55 @@ def sweep(
         lengths=tuple(parse_length(part) for part in _parts("--lengths", lengths)),
         policies=grid(policies, budgets),
         prompts=prompts,
-        seed=seed,
+        seeds=parse_seeds(seed),
     )
     import models
 
     source = haystack(text)
     with err.status(f"loading {model}"):
         lm = models.load(model, dtype=dtype)
-    with RowFile(out_file, engine.identity(lm, plan, source)) as rows, progress() as bar:
-        found = len(rows)
-        line = bar.add_task(f"{len(plan.cells)} cells a prompt", total=plan.total)
-        measured = engine.run(lm, plan, source, rows, done=lambda count: bar.advance(line, count))
+    if dry_run:
+        _dry_run(lm, plan, source, out_file, json_file)
+        return
+    shared = engine.identity(lm, source)
+    with RowFile(out_file, shared) as rows, RowFile(beside(out_file), shared) as traced, progress() as bar:
+        todo = sum(len(plan.missing(rows, prompt)) for prompt in plan.prompt_keys())
+        line = bar.add_task(f"{len(plan.cells)} cells a prompt", total=todo)
+        how = dict(prefills=Kept(prefills) if prefills else Afresh(), traced=traced)
+        measured = engine.run(lm, plan, source, rows, **how, done=lambda count: bar.advance(line, count))
+    found = plan.total - todo
     out.print(f"{measured} rows measured, {found} found, in {out_file}")
     write_json(json_file, {"out": str(out_file), "measured": measured, "found": found, "rows": plan.total})
+
+
+def _dry_run(lm: Any, plan: engine.Plan, source: Haystack, out_file: Path, json_file: Path | None) -> None:
+    """Print what would be measured and about how long it would take; nothing is written."""
+    ids = encode_plain(lm, source.text)
+    engine.check(lm, plan, ids)
+    cost = estimate(lm, plan, ids, Found(out_file))
+    seeds, lengths = (", ".join(map(str, x)) for x in (plan.seeds, plan.lengths))
+    out.print(f"tasks: {', '.join(name if mode == '-' else f'{name} ({mode})' for name, mode in _named(plan))}", markup=False)
+    out.print(f"lengths: {lengths}; seeds: {seeds}; prompts: {plan.prompts}")
+    for cell in plan.cells:
+        out.print(f"  {cell.name} at {cell.budget}", markup=False)
+    out.print(f"{cost.rows} rows to measure, {cost.found} found in {out_file}", markup=False)
+    out.print(f"{cost.prompts} prefills of {cost.prefill_tokens} tokens in all")
+    out.print(f"{cost.steps} decode steps in batches, {cost.row_steps} were it row by row")
+    out.print(f"at most {cost.largest_bytes / 1e6:.0f} MB of caches at once, were nothing compressed")
+    out.print(f"at least {cost.seconds / 60:.1f} min by this machine's speed of two products, without attention and compilation")
+    write_json(json_file, dataclasses.asdict(cost))
+
+
+def _named(plan: engine.Plan) -> list[tuple[str, str]]:
+    return [(task.NAME, mode) for task, mode in plan.tasks]
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`"0,1"` -> (0, 1)."""
+    parts = _parts("--seed", text)
+    if not all(part.isdecimal() for part in parts):
+        raise ValueError(f"--seed: {text!r} is not a list of whole numbers such as 0,1")
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def grid(policies: str, budgets: str) -> tuple[Named, ...]:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import kvjax
 from experiments.tasks.chat import continuation
 from experiments.tasks.example import Example, block
+from experiments.traces import of_retrieval
 
 
 class Prompts(Protocol):
@@ -37,14 +38,15 @@ class Answering:
         return self.prompts.examples(lm, length, count, seed, **how)
 
     def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
-        """Greedy tokens after `example.fed`, a row of `cache` each: a dict a row with score and answer."""
+        """Greedy tokens after `example.fed`, a row of `cache` each: a dict a row with score, answer and what pivots saw."""
         del pre
         rows = cache.lengths.shape[1]
         extended = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy))
         out = kvjax.decode(lm, extended.cache, policy, max_new_tokens=example.new_tokens, stop=example.stop)
         answers = [row[: int(n)] for row, n in zip(out.tokens, out.lengths, strict=True)]
         texts = [continuation(lm, example.prefix, _before_stop(row, example.stop)) for row in answers]
-        return [{"score": float(self.prompts.grade(text, example.references)), "answer": text} for text in texts]
+        grades = [{"score": float(self.prompts.grade(text, example.references)), "answer": text} for text in texts]
+        return [grade | of_retrieval(out.cache, policy, row) for row, grade in enumerate(grades)]
 
     def rows_at_once(self, lm: Any) -> int:
         """Cells decoded as one batch."""

@@ -27,8 +27,8 @@ class Example:
     length: int
     index: int
     context: tuple[int, ...]
-    question: tuple[int, ...]
-    prefix: tuple[int, ...]
+    question: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()
     answer: tuple[int, ...] = ()
     references: tuple[str, ...] = ()
     new_tokens: int = 0

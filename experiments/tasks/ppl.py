@@ -16,6 +16,7 @@ from jaxtyping import Array, Float32, Int32
 
 import kvjax
 from experiments.tasks.example import Example, block
+from experiments.traces import of_retrieval
 
 NAME = "ppl"
 MODES = ("-",)
@@ -43,8 +44,6 @@ def examples(
             length=length,
             index=index,
             context=tuple(haystack[begin:middle]),
-            question=(),
-            prefix=(),
             answer=tuple(haystack[middle : middle + HELD_BACK]),
             meta={"begin": begin},
         )
@@ -54,14 +53,15 @@ def measure(lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> lis
     """Nats per token of the answer after each row of `cache`, all its tokens fed at once.
 
     Returns:
-        one dict a row: nll.
+        one dict a row: nll and what pivots saw.
     """
     rows = cache.lengths.shape[1]
     known = list(example.answer[:-1])
     extended = kvjax.extend(lm, cache, [known] * rows, policy, return_logits=True, block=block(policy))
     targets = jnp.asarray(example.answer, jnp.int32)
     first = pre.rows[0].logits
-    return [{"nll": float(_nats(first, row, targets))} for row in extended.logits[:, : len(known)]]
+    grades = [{"nll": float(_nats(first, row, targets))} for row in extended.logits[:, : len(known)]]
+    return [grade | of_retrieval(extended.cache, policy, row) for row, grade in enumerate(grades)]
 
 
 def rows_at_once(lm: Any) -> int:

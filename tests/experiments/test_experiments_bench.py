@@ -24,6 +24,16 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert result["bytes"] == 8 * 2 * 3 * 819 * 64 * 4 and result["seconds"]["ragged"]["count"] == 2
 
 
+def test_kernels_are_judged_before_they_are_timed(cli, tmp_path):
+    words = ["--impl", "xla", "--kernels", "ragged,gather", "--small", "--rounds", 1, "--dtype", "float32"]
+    code, out, err = cli("bench", "gpu", *words, "--json", tmp_path / "g.json")
+    assert code == 0, err
+    cells = json.loads((tmp_path / "g.json").read_text())["cells"]
+    assert cells and all(cell["right"] and cell["error"] <= 2e-6 for cell in cells.values())
+    code, _, err = cli("bench", "gpu", "--impl", "triton", "--small", "--rounds", 1)
+    assert code == 2 and "needs an NVIDIA GPU" in err
+
+
 @pytest.mark.slow
 def test_decode_and_prefill_say_that_there_are_no_peers(cli, tmp_path, haystack_file):
     words = ["--model", "toy", "--context", 100, "--rounds", 1, "--text", haystack_file, "--json", tmp_path / "d.json"]

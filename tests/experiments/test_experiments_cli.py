@@ -49,8 +49,13 @@ def test_sweep_resumes_and_reports(cli, tmp_path, haystack_file):
     assert len(lines(tmp_path / "rows.jsonl")) == 15
     code, out, _ = cli("report", tmp_path / "rows.jsonl", "--out", tmp_path)
     assert code == 0 and "needle unseen" in out and "needle seen" in out and "ppl" in out
-    code, _, err = cli(*sweep, "--seed", 3)
-    assert code == 2 and "has rows with seed 0" in err
+    code, out, _ = cli(*sweep, "--prompts", 1, "--seed", "0,3", "--dry-run")
+    assert code == 0 and "10 rows to measure, 10 found" in out and "2 prefills of 840 tokens" in out
+    assert len(lines(tmp_path / "rows.jsonl")) == 15
+    assert cli(*sweep, "--seed", "one")[0] == 2
+    haystack_file.write_text(haystack_file.read_text() + "More.")
+    code, _, err = cli(*sweep)
+    assert code == 2 and "has rows with prompts" in err
 
 
 def test_show_writes_a_page_that_stands_alone(cli, talker, tmp_path):

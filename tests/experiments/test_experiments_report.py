@@ -1,26 +1,48 @@
-"""Tables and figures from rows made by hand."""
+"""Tables, pictures and the page from rows made by hand."""
 
 import json
 import math
+import re
+from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
+from experiments import traces
+from experiments.pictures import bars, budgets, canvas, drift, heatmap, memory_curve, retention
 from experiments.report import markdown, tables
-from experiments.stats import average, proportion
+from experiments.report.comparison import compare
+from experiments.report.inputs import gather
+from experiments.report.reproduce import commands
+from experiments.stats import average, bootstrap, proportion
 from tests.experiments.conftest import row
 
 
-def rows():
+def rows(policies=("snapkv",), **more):
+    """Four prompts of the full cache and of each policy at half of it, on a needle and on perplexity."""
     made = []
     for i in range(4):
-        full = dict(policy="full", policy_repr="F", budget=1.0, kept_share=1.0, allocated_bytes=10_200_000, prompt=i)
-        made += [row(**full), row(prompt=i, score=float(i < 3))]
-        nll = dict(task="ppl", mode="-", prompt=i)
-        made += [row(**full | nll, nll=3.0 + i), row(**nll, nll=3.1 + i)]
-    for r in made:
-        if r["task"] == "ppl":
-            del r["score"]
+        full = dict(policy="full", policy_repr="F", budget=1.0, kept_share=1.0, allocated_bytes=10_200_000)
+        cells = [full] + [dict(policy=name, policy_repr=f"{name}(0.5)") for name in policies]
+        for at, cell in enumerate(cells):
+            made.append(row(**cell, **more, prompt=i, depth=i / 4, score=float(at == 0 or i < 3)))
+            made.append(row(**cell, **more, prompt=i, task="ppl", mode="-", nll=3.0 + i + 0.1 * at))
+            del made[-1]["score"]
     return made
+
+
+def file_of(path, made):
+    path.write_text("".join(json.dumps(r) + "\n" for r in made))
+    return path
+
+
+def trace(**more):
+    kept = {"tokens": 8, "lengths": [[4, 2], [3, 3]], "retention": [[0.5] * 8, [0.375] * 8]}
+    return {**row(), **kept, **more}
+
+
+def png(path):
+    return path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_bytes_stand_beside_the_share_and_both_tasks_beside_each_other():
@@ -43,33 +65,211 @@ def test_lengths_have_tables_of_their_own_and_prompts_do_not_mix():
         tables([])
 
 
+def test_one_name_with_two_settings_would_count_a_prompt_twice():
+    with pytest.raises(ValueError, match="'snapkv' at 0.5 has two settings"):
+        tables(rows() + [row(policy_repr="another")])
+
+
 def test_intervals():
     assert proportion([True] * 10).low == pytest.approx(0.7225, abs=1e-3)
     assert average([1.0, 2.0, 3.0]).high == pytest.approx(2 + 4.303 / math.sqrt(3), abs=1e-3)
     assert math.isnan(average([1.0]).high)
 
 
-def test_report_writes_table_figure_and_json(cli, tmp_path):
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(r) + "\n" for r in rows()))
-    code, out, err = cli("report", file, "--out", tmp_path / "out", "--json", tmp_path / "r.json")
+def test_the_bootstrap_of_two_and_three_values_is_known():
+    # of two values the least mean has probability 1/4, of three 1/27: both above 2.5%, so they are the ends
+    two, three = bootstrap([0.0, 1.0]), bootstrap([1.0, 2.0, 6.0])
+    assert (two.mean, two.low, two.high, two.count) == (0.5, 0.0, 1.0, 2)
+    assert (three.mean, three.low, three.high) == (3.0, 1.0, 6.0)
+    assert bootstrap([0.7] * 5).low == bootstrap([0.7] * 5).high == pytest.approx(0.7)
+    assert math.isnan(bootstrap([1.0]).low)
+
+
+def test_the_bootstrap_of_many_values_is_the_normal_interval():
+    values = np.random.default_rng(3).normal(5.0, 2.0, 400)
+    found, half = bootstrap(values), 1.96 * values.std() / math.sqrt(400)
+    assert found.low == pytest.approx(values.mean() - half, abs=0.02)
+    assert found.high == pytest.approx(values.mean() + half, abs=0.02)
+    assert found == bootstrap(values) and found != bootstrap(values, seed=1)
+
+
+def entry(found, task, policy, budget=0.5):
+    (comparison,) = [c for c in found if c.task == task]
+    (one,) = [e for e in comparison.entries if e.policy == policy and e.budget == budget]
+    return one
+
+
+def test_differences_are_paired_and_mine_minus_the_baseline():
+    found = compare(rows(), "full")
+    needle, ppl = entry(found, "needle unseen", "snapkv").difference, entry(found, "ppl", "snapkv").difference
+    assert (needle.mean, needle.low, needle.high, needle.count) == (-0.25, -0.75, 0.0, 4)
+    # prompts differ by nats, pairs by 0.1 each: the interval of the difference has no width
+    assert ppl.mean == pytest.approx(0.1) and ppl.high - ppl.low < 1e-9
+    assert entry(found, "needle unseen", "full", 1.0).difference is None
+    other = compare(rows(), "snapkv")
+    assert entry(other, "needle unseen", "full", 1.0).difference.mean == 0.25
+
+
+def test_only_common_prompts_and_the_same_budget_are_compared():
+    made = rows() + [row(prompt=i, policy="h2o", policy_repr="h", budget=b, score=1.0) for i in (3, 9) for b in (0.5, 0.25)]
+    found = compare(made, "snapkv")
+    assert entry(found, "needle unseen", "h2o").difference.count == 1
+    assert entry(found, "needle unseen", "h2o").difference.mean == 1.0  # of prompt 3, where snapkv failed
+    two = compare(made + [row(prompt=3, budget=0.75, policy_repr="s")], "snapkv")
+    assert entry(two, "needle unseen", "h2o", 0.25).difference is None  # snapkv has budgets, but not this one
+    assert entry(two, "needle unseen", "h2o").difference.mean == 1.0
+
+
+def test_commands_ask_for_the_cells_of_the_rows(tmp_path):
+    made = rows(("snapkv", "tova")) + [row(prompt=i, length=128, budget=64, policy="tova", policy_repr="t") for i in range(2)]
+    first, second = commands(made, tmp_path / "my rows.jsonl")
+    common = f"--seed 0 --out '{tmp_path}/my rows.jsonl'"
+    assert first == (
+        "kvjax sweep --model toy --dtype float32 --tasks needle,ppl --question unseen --lengths 64 --policies snapkv,tova "
+        f"--budgets 0.5 --prompts 4 {common}"
+    )
+    assert "--lengths 128 --policies tova --budgets 64 --prompts 2" in second
+    assert commands([row(policy="w/o allocation")], tmp_path) == []
+
+
+class Loads(HTMLParser):
+    """Everything a browser would fetch for a page, and its pictures' words."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.alts, self.cells = [], [], 0
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.found += [v for k, v in given.items() if k in ("src", "srcset", "data", "poster", "action") and v]
+        self.found += [given["href"]] if "href" in given else []
+        self.alts += [given.get("alt")] if tag == "img" else []
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A result file with its traces, and a benchmark."""
+    folder = tmp_path_factory.mktemp("made")
+    file = file_of(folder / "rows.jsonl", rows())
+    pivots = {"theta": 0.5, "w": 5, "first": 0, "pivots": [[0, 1]], "medians": [[0.9, None, 0.2]], "refreshes": [1]}
+    heterocache = dict(policy="heterocache", policy_repr="h", drift=pivots)
+    file_of(traces.beside(file), [trace(), trace(**heterocache), trace(policy="full", lengths=[[8, 8]])])
+    timed = {"median": 2.0, "min": 1.5, "count": 3}
+    conditions = dict(dtype="float32", shape="8 tokens", machine="M", commit="c", versions={"jax": "1"})
+    bench = {"bench": "decode", **conditions, "ms_per_token": {"ours": timed}, "ratios": {"ours / theirs": 0.5}}
+    (folder / "decode.json").write_text(json.dumps(bench))
+    return folder
+
+
+def test_report_writes_table_page_pictures_and_json(cli, made, tmp_path):
+    code, out, err = cli(
+        "report", made / "rows.jsonl", made / "decode.json", "--out", tmp_path / "out", "--json", tmp_path / "r.json"
+    )
     assert code == 0, err
     assert "| snapkv | 0.5 |" in out and (tmp_path / "out" / "table.md").read_text() in out
-    assert (tmp_path / "out" / "toy-float32-64.png").read_bytes().startswith(b"\x89PNG")
     plain = json.loads((tmp_path / "r.json").read_text())
     assert plain["tables"][0]["lines"][1]["scores"]["needle unseen"]["estimate"]["mean"] == 0.75
+    assert plain["comparisons"][0]["entries"][1]["difference"]["mean"] == -0.25
+    kinds = {"toy-float32-64", "bars", "depth", "budgets", "retention", "drift", "bench"}
+    names = [path.name for path in (tmp_path / "out").glob("*.png")]
+    assert all(any(name.startswith(kind) for name in names) for kind in kinds) and len(plain["figures"]) == len(names)
+    assert all(png(path) for path in (tmp_path / "out").glob("*.png"))
+    assert not list((tmp_path / "out").glob(".*"))  # no drafts left behind
+    page = (tmp_path / "out" / "index.html").read_text()
+    loads = Loads(page)
+    assert "http:" not in page and "https:" not in page and "url(" not in page and "@import" not in page
+    assert all(address.startswith(("data:image/png;base64,", "#")) for address in loads.found)
+    assert len(loads.alts) == len(names) and all(loads.alts) and re.search("<title>kvjax report: toy</title>", page)
+    for number in ("100.0 [100.0, 100.0]", "75.0 [", "-25.0 [-75.0, +0.0]", "4.500 [", "4.600 [", "+0.100 [+0.100, +0.100]"):
+        assert number in page
+    for text in ("10.20", "5.10", "ours / theirs", "0.5<", f"kvjax report {made}/rows.jsonl", "kvjax sweep --model toy"):
+        assert text in page
+
+
+def test_a_named_baseline_must_have_been_measured(cli, made, tmp_path):
+    code, _, err = cli("report", made / "rows.jsonl", "--out", tmp_path / "out", "--baseline", "tova")
+    assert code == 2 and "none of the policies measured: full, snapkv" in err and not (tmp_path / "out").exists()
+
+
+def test_names_from_a_file_are_text_on_the_page(cli, tmp_path):
+    hostile = '<img src="x">'
+    file = file_of(tmp_path / "rows.jsonl", [row(policy=hostile, machine=hostile)])
+    code, _, err = cli("report", file, "--out", tmp_path / "out")
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert code == 0 and hostile not in page and "&lt;img src=" in page
 
 
 def test_one_prompt_alone_still_reports(cli, tmp_path):
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(r) + "\n" for r in rows() if r["prompt"] == 0))
+    file = file_of(tmp_path / "rows.jsonl", [r for r in rows() if r["prompt"] == 0])
     code, out, err = cli("report", file, "--out", tmp_path, "--json", tmp_path / "r.json")
     assert code == 0, err
     assert "| 3.100 (+0.100) n=1 |" in out and "| 3.000 n=1 |" in out
 
 
-def test_report_of_something_else_is_one_line(cli, tmp_path):
+@pytest.mark.parametrize(("text", "reason"), [("hello\n", "line 1 is not a result row"), ("", "no result rows in")])
+def test_report_of_something_else_is_one_line(cli, tmp_path, text, reason):
     file = tmp_path / "rows.jsonl"
-    file.write_text("hello\n")
-    code, _, err = cli("report", file, "--out", tmp_path)
-    assert code == 2 and err.count("\n") == 1 and "line 1 is not a result row" in err
+    file.write_text(text)
+    code, _, err = cli("report", file, "--out", tmp_path / "out")
+    assert code == 2 and err.count("\n") == 1 and reason in err and not (tmp_path / "out").exists()
+
+
+def test_of_several_seeds_one_prompt_is_shown(tmp_path):
+    file = file_of(tmp_path / "rows.jsonl", rows())
+    file_of(traces.beside(file), [trace(seed=3), trace(seed=4), trace(seed=3, budget=0.25)])
+    assert [(t["seed"], t["budget"]) for t in gather([file, file]).traces] == [(3, 0.5), (3, 0.25)]
+
+
+def test_a_benchmark_without_its_conditions_is_one_line(cli, tmp_path):
+    (tmp_path / "b.json").write_text('{"bench": "decode", "dtype": "float32", "shape": "s", "versions": {}}')
+    code, _, err = cli("report", tmp_path / "b.json", "--out", tmp_path / "out")
+    assert code == 2 and "a benchmark without machine, commit" in err
+
+
+def test_traces_of_something_else_are_one_line(cli, tmp_path):
+    file = file_of(tmp_path / "rows.jsonl", rows())
+    file_of(traces.beside(file), [row()])
+    code, _, err = cli("report", file, "--out", tmp_path / "out")
+    assert code == 2 and "does not hold traces" in err
+
+
+def test_needles_are_binned_by_depth_and_length():
+    drawn = [row(prompt=i, depth=d, score=s) for i, (d, s) in enumerate([(0.0, 1.0), (0.19, 0.0), (0.2, 1.0), (0.999, 1.0)])]
+    edges, lengths = heatmap.grid(drawn)
+    assert lengths == [64] and edges == [0.0, 0.2, 0.4, 0.6, 0.8, math.inf]
+    np.testing.assert_array_equal(heatmap.shares(drawn, edges, lengths)[:, 0], [0.5, 1.0, np.nan, np.nan, 1.0])
+    chosen = [row(prompt=i, depth=d, length=n) for n in (64, 128) for i, d in enumerate((0.0, 0.5, 1.0))]
+    assert heatmap.grid(chosen) == ([0.0, 0.5, 1.0, math.inf], [64, 128])
+
+
+def test_windows_below_theta_are_triggers():
+    judged = trace(drift={"theta": 0.5, "medians": [[0.9, None, 0.2], [0.5, 0.49, None]]})
+    assert drift.triggers(judged).tolist() == [[False, False, True], [False, True, False]]
+    assert np.isnan(drift.overlaps(judged)[0, 1]) and drift.overlaps(trace()).size == 0
+
+
+def test_what_keeps_everything_has_no_budgets_to_show(tmp_path):
+    whole = trace(lengths=[[8, 8], [8, 8]])
+    assert budgets.draw([whole], tmp_path) == retention.draw([whole], tmp_path) == drift.draw([whole], tmp_path) == []
+
+
+def test_fifteen_policies_fit_one_column(tmp_path):
+    names = [f"method_{i:02}:window=32,pool=AvgPool(5)" for i in range(15)]
+    made = rows(names)
+    (curve,) = memory_curve.draw(tables(made)[0], tmp_path)
+    needle = bars.of_cells(compare(made, "full")[0], tmp_path)
+    for picture in (curve, needle, *heatmap.draw(made, tmp_path)):
+        width, height = (int.from_bytes(picture.path.read_bytes()[at : at + 4], "big") / 200 for at in (16, 20))
+        assert width == canvas.WIDTH and height <= canvas.TALLEST
+    assert len({tuple(canvas.style(i).items()) for i in range(15)}) == 15
+
+
+def test_a_picture_that_fails_leaves_the_former_one(tmp_path, monkeypatch):
+    (table,) = tables(rows())
+    (first,) = memory_curve.draw(table, tmp_path)
+    before = first.path.read_bytes()
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        memory_curve.draw(table, tmp_path)
+    assert first.path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [first.path.name]

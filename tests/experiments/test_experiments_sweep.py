@@ -1,10 +1,15 @@
 """The sweep engine on a toy model: one prefill a prompt, whole rows, resumed without doubles or holes."""
 
+from dataclasses import replace
+
+import jax
 import pytest
 
 import kvjax
-from experiments import sweep
+from experiments import sweep, traces
+from experiments.measure import batches, measure
 from experiments.policies import parse_policy
+from experiments.prefills import Kept
 from experiments.rows import RowFile, key
 from experiments.tasks import needle, ppl
 from experiments.tasks.answering import Answering
@@ -17,11 +22,11 @@ HAYSTACK = Haystack(TEXT, "toy")
 @pytest.fixture(scope="module")
 def plan():
     cells = tuple(parse_policy(*cell) for cell in [("streaming_llm", 0.5), ("snapkv:window=8", 0.25), ("keydiff", 40)])
-    return sweep.Plan(((Answering(needle), "unseen"), (ppl, "-")), (420,), cells, prompts=2, seed=0)
+    return sweep.Plan(((Answering(needle), "unseen"), (ppl, "-")), (420,), cells, prompts=2)
 
 
 def go(talker, plan, path, **more):
-    with RowFile(path, sweep.identity(talker, plan, HAYSTACK)) as rows:
+    with RowFile(path, sweep.identity(talker, HAYSTACK)) as rows:
         return sweep.run(talker, plan, HAYSTACK, rows, **more)
 
 
@@ -84,24 +89,57 @@ def test_one_prefill_a_prompt(talker, plan, tmp_path, monkeypatch):
     assert len(calls) == 2 * 2
 
 
+def test_kept_prefills_serve_the_next_sweep(talker, plan, whole, tmp_path, monkeypatch):
+    small = replace(plan, prompts=1, tasks=plan.tasks[1:])
+    first = tmp_path / "first.jsonl"
+    go(talker, replace(small, policies=plan.policies[:1]), first, prefills=Kept(tmp_path / "kept"))
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    go(talker, small, tmp_path / "more.jsonl", prefills=Kept(tmp_path / "kept"))  # asks for more evidence: prefilled once more
+    monkeypatch.setattr(kvjax, "prefill", lambda *a, **k: pytest.fail("prefilled again"))
+    again = tmp_path / "again.jsonl"
+    go(talker, small, again, prefills=Kept(tmp_path / "kept"))
+    want = {key(row): row["nll"] for row in lines(whole) if row["task"] == "ppl"}
+    assert all(row["nll"] == want[key(row)] for row in lines(again))
+
+
+def test_traces_of_the_first_prompt_stand_beside_the_rows(talker, plan, tmp_path):
+    path, small = tmp_path / "rows.jsonl", replace(plan, tasks=plan.tasks[1:])
+    shared = sweep.identity(talker, HAYSTACK)
+    with RowFile(path, shared) as rows, RowFile(traces.beside(path), shared) as traced:
+        assert sweep.run(talker, small, HAYSTACK, rows, traced=traced) == 8
+    kept = lines(traces.beside(path))
+    assert len(kept) == 4 and {row["prompt"] for row in kept} == {0}
+    totals = {key(row): row["kept_slots"] for row in lines(path)}
+    assert all(sum(map(sum, row["lengths"])) == totals[key(row)] for row in kept)
+
+
+def test_programs_are_forgotten_before_the_memory_maps_run_out(monkeypatch):
+    from experiments import memory_maps
+
+    assert memory_maps.held() > 100
+    monkeypatch.setattr(memory_maps, "MOST", 0)
+    f = jax.jit(lambda x: x + 1)
+    f(1.0)
+    memory_maps.forget_programs()
+    assert f._cache_size() == 0
+
+
 def test_rows_of_a_batch_score_as_alone(talker, plan, whole):
     example = next(ppl.examples(talker, 420, 1, 0, haystack=talker.encode(TEXT)))
     for cell in plan.cells:
-        (row,) = sweep.measure(talker, ppl, example, [cell], needs=[cell.policy])
+        ((row, _),) = measure(talker, ppl, example, [cell], needs=[cell.policy])
         (other,) = [r for r in lines(whole) if r["task"] == "ppl" and r["prompt"] == 0 and r["policy"] == cell.name]
         assert row["nll"] == pytest.approx(other["nll"], abs=1e-5)
 
 
 def test_policies_that_decode_alike_share_a_batch():
     cells = [parse_policy(*cell) for cell in [("snapkv", 0.5), ("h2o", 0.5), ("keydiff", 0.2), ("h2o", 0.1)]]
-    sizes = sorted(len(group) for group in sweep.batches(cells, 32))
+    sizes = sorted(len(group) for group in batches(cells, 32))
     assert sizes == [2, 2]
-    assert [len(g) for g in sweep.batches([cells[0]] * 9, 4)] == [3, 3, 3]
+    assert [len(g) for g in batches([cells[0]] * 9, 4)] == [3, 3, 3]
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs(talker, plan, tmp_path):
-    from dataclasses import replace
-
     for lengths, reason in (((420, 2000), "positions"), ((100,), "too short"), ((6000,), "haystack")):
         with pytest.raises(ValueError, match=reason):
             go(talker, replace(plan, lengths=lengths), tmp_path / "rows.jsonl")

@@ -2,10 +2,13 @@
 
 from jaxtyping import Array, Float, Float32, Int32, Integer, UInt
 
+from kvjax.kernels.dispatch import Operation
+
 from . import reference, xla
 
-#: Implementations by name; each module defines `scores`.
+#: Implementations that run anywhere, by name; each module defines `scores`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
+_OPERATION = Operation("codebook scores", IMPLEMENTATIONS, ("triton",), __package__)
 
 
 def codebook_scores(
@@ -32,26 +35,18 @@ def codebook_scores(
         codebook: a KV head's centroids; m1 is m, or 1 where all groups share one codebook.
         pos, start, length, q_pos, window: as in `ragged_attention`.
         cap: slots of the widest region; static. Slots of a region beyond `cap` are left out.
-        impl: a key of IMPLEMENTATIONS; None chooses.
+        impl: a key of IMPLEMENTATIONS or "triton" (NVIDIA GPUs); None chooses by platform.
 
     Returns:
         Scores in float32, -inf where the query does not see the slot or the region ends.
 
     Raises:
-        ValueError: shapes that do not fit, an unknown implementation.
+        ValueError: shapes that do not fit, an implementation that is unknown or cannot run here.
 
     Source: HCAttention, arXiv 2507.19823, equation 3.
     """
     _check(q, codes, codebook, cap)
-    return _choose(impl).scores(q, codes, codebook, pos, start, length, q_pos, cap=cap, window=window)
-
-
-def _choose(impl: str | None):
-    """The implementation named, or the fastest that runs here."""
-    name = impl or "xla"
-    if name not in IMPLEMENTATIONS:
-        raise ValueError(f"unknown impl {name!r} of codebook scores; there are {', '.join(IMPLEMENTATIONS)}")
-    return IMPLEMENTATIONS[name]
+    return _OPERATION.call(impl, "scores", q, codes, codebook, pos, start, length, q_pos, cap=cap, window=window)
 
 
 def _check(q, codes, codebook, cap: int) -> None:

@@ -3,10 +3,13 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int32, Integer
 
+from kvjax.kernels.dispatch import Operation
+
 from . import reference, xla
 
-#: Implementations by name; each module defines `attention` and `scores`.
+#: Implementations that run anywhere, by name; each module defines `attention` and `scores`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
+_OPERATION = Operation("ragged attention", IMPLEMENTATIONS, ("triton",), __package__, by_name=("mosaic",))
 
 
 def ragged_attention(
@@ -36,7 +39,7 @@ def ragged_attention(
         length: slots of each region, 0 allowed; data, a new value does not retrace.
         q_pos: position of each query.
         window: sliding window in positions (None: none); static.
-        impl: a key of IMPLEMENTATIONS; None chooses.
+        impl: a key of IMPLEMENTATIONS, "triton" (NVIDIA) or "mosaic" (Hopper, not yet measured there); None chooses by platform.
 
     Returns:
         The output in the dtype of q and the log of the softmax denominator in float32; 0 and -inf where nothing is
@@ -44,13 +47,13 @@ def ragged_attention(
         would be read as the wrong slots).
 
     Raises:
-        ValueError: shapes that do not fit, a window below 1, an unknown implementation.
+        ValueError: shapes that do not fit, a window below 1, an implementation that is unknown or cannot run here.
 
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, section 3 (the running
     maximum and denominator).
     """
     _check(q, k, v, pos, start, length, q_pos, window)
-    return _choose(impl).attention(q, k, v, pos, start, length, q_pos, window=window)
+    return _OPERATION.call(impl, "attention", q, k, v, pos, start, length, q_pos, window=window)
 
 
 def ragged_scores(
@@ -75,25 +78,17 @@ def ragged_scores(
         Scores in float32, -inf where the query does not see the slot; exp(s - lse) are the probabilities.
 
     Raises:
-        ValueError: shapes that do not fit, a window or cap below 1, an unknown implementation.
+        ValueError: shapes that do not fit, a window or cap below 1, an implementation that is unknown or cannot run here.
     """
     _check(q, k, k, pos, start, length, q_pos, window)
     if cap < 1:
         raise ValueError(f"cap must be at least 1 slot, got {cap}")
-    return _choose(impl).scores(q, k, pos, start, length, q_pos, cap=cap, window=window)
+    return _OPERATION.call(impl, "scores", q, k, pos, start, length, q_pos, cap=cap, window=window)
 
 
 def probabilities(scores: Float32[Array, "b h g t n"], lse: Float32[Array, "b h g t"]) -> Float32[Array, "b h g t n"]:
     """exp(scores - lse), zero where a query sees nothing."""
     return jnp.exp(scores - jnp.maximum(lse, -1e30)[..., None])
-
-
-def _choose(impl: str | None):
-    """The implementation named, or the fastest that runs here."""
-    name = impl or "xla"
-    if name not in IMPLEMENTATIONS:
-        raise ValueError(f"unknown impl {name!r} of ragged attention; there are {', '.join(IMPLEMENTATIONS)}")
-    return IMPLEMENTATIONS[name]
 
 
 def _check(q, k, v, pos, start, length, q_pos, window) -> None:

@@ -53,18 +53,47 @@ class Table:
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Group rows by model, dtype and length; of a cell that appears twice (the same file given twice) one counts.
+    """One table for each of `groups`.
 
     Raises:
-        ValueError: no rows, or rows of different prompts for the same model and length.
+        ValueError: no rows, or rows that do not compare (see `groups`).
     """
     if not rows:
         raise ValueError("no result rows: run `kvjax sweep` first")
+    return [_table(*name, found) for name, found in groups(rows).items()]
+
+
+def groups(rows: Sequence[Row]) -> dict[tuple[str, str, int], list[Row]]:
+    """(model, dtype, length) -> rows; of a cell that appears twice (the same file given twice) one counts.
+
+    Raises:
+        ValueError: rows of different prompts for the same model and length, or one prompt measured under one name and budget
+            with two settings, which would count it twice.
+    """
     distinct = {(row["model"], row["dtype"], *key(row)): row for row in rows}
-    groups: dict[tuple, list[Row]] = {}
+    found: dict[tuple, list[Row]] = {}
     for row in distinct.values():
-        groups.setdefault((row["model"], row["dtype"], row["length"]), []).append(row)
-    return [_table(*name, found) for name, found in sorted(groups.items())]
+        found.setdefault((row["model"], row["dtype"], row["length"]), []).append(row)
+    for (model, _, length), of_length in found.items():
+        _check(model, length, of_length)
+    return dict(sorted(found.items()))
+
+
+def prompt_of(row: Row) -> tuple:
+    """What two cells must share to be compared prompt by prompt."""
+    return (row["task"], row["mode"], row["seed"], row["prompt"])
+
+
+def _check(model: str, length: int, rows: list[Row]) -> None:
+    where = f"{model} at length {length}"
+    if len({row["prompts"] for row in rows}) > 1:
+        raise ValueError(f"{where}: rows come from different prompts or texts; report them apart")
+    seen: set[tuple] = set()
+    for row in rows:
+        cell = (row["policy"], row["budget"], *prompt_of(row))
+        if cell in seen:
+            raise ValueError(f"{where}: {row['policy']!r} at {row['budget']} has two settings in these files; report them apart")
+        seen.add(cell)
 
 
 def column(row: Row) -> str:
@@ -73,14 +102,12 @@ def column(row: Row) -> str:
 
 
 def _table(model: str, dtype: str, length: int, rows: list[Row]) -> Table:
-    if len({row["prompts"] for row in rows}) > 1:
-        raise ValueError(f"{model} at length {length}: rows come from different prompts or texts; report them apart")
     last = lambda name: (name.startswith("ppl"), not name.endswith("unseen"), name)  # noqa: E731
     columns = tuple(sorted({column(row) for row in rows}, key=last))
     cells: dict[tuple, list[Row]] = {}
     for row in rows:
         cells.setdefault((row["policy"], row["budget"]), []).append(row)
-    reference = {_prompt(row): row for row in rows if row["policy"] == "full"}
+    reference = {prompt_of(row): row for row in rows if row["policy"] == "full"}
     lines = [_line(*cell, found, reference) for cell, found in cells.items()]
     return Table(model, dtype, length, columns, tuple(sorted(lines, key=_order)))
 
@@ -104,50 +131,10 @@ def _line(policy: str, budget: int | float, rows: list[Row], reference: dict[tup
 def _score(rows: list[Row], reference: dict[tuple, Row]) -> Score:
     if "score" in rows[0]:
         return Score("share", share([row["score"] for row in rows]))
-    pairs = [(row["nll"], reference[_prompt(row)]["nll"]) for row in rows if _prompt(row) in reference]
+    pairs = [(row["nll"], reference[prompt_of(row)]["nll"]) for row in rows if prompt_of(row) in reference]
     excess = average([mine - full for mine, full in pairs]) if pairs and rows[0]["policy"] != "full" else None
     return Score("nats", average([row["nll"] for row in rows]), excess)
 
 
-def _prompt(row: Row) -> tuple:
-    return (row["task"], row["mode"], row["seed"], row["prompt"])
-
-
 def _order(line: Line) -> tuple[Any, ...]:
     return (line.policy != "full", line.policy, -line.share, str(line.budget))
-
-
-def markdown(table: Table) -> str:
-    """The table as markdown; needle scores in percent, perplexity in nats per token, each with its 95% interval."""
-    heads = ["policy", "budget", "kept", "device MB", "host MB", *(_title(name) for name in table.columns)]
-    body = [heads, ["---"] * 2 + ["--:"] * (len(heads) - 2)]
-    body += [_cells(line, table.columns) for line in table.lines]
-    title = f"**{table.model} ({table.dtype}), {table.length} tokens; full cache {table.lines[0].full / MB:.1f} MB**"
-    note = (
-        "MB: 10^6 bytes allocated for the prompt; host: values or whole heads kept in host memory. "
-        "Intervals: 95%; of nats: of the loss against the full cache."
-    )
-    return "\n".join([title, "", *("| " + " | ".join(row) + " |" for row in body), "", note, ""])
-
-
-def _title(name: str) -> str:
-    return "ppl, nats/token" if name == "ppl" else f"{name}, score %"
-
-
-def _cells(line: Line, columns: Sequence[str]) -> list[str]:
-    scores = [_words(line.scores[name]) if name in line.scores else "-" for name in columns]
-    budget = "-" if line.policy == "full" else f"{line.budget}"
-    return [line.policy, budget, f"{100 * line.share:.1f}%", f"{line.allocated / MB:.2f}", f"{line.host / MB:.2f}", *scores]
-
-
-def _words(score: Score) -> str:
-    e, excess = score.estimate, score.excess
-    if score.kind == "share":
-        return f"{100 * e.mean:.0f} [{100 * e.low:.0f}, {100 * e.high:.0f}] n={e.count}"
-    if excess is None:
-        return f"{e.mean:.3f}{_half(e)} n={e.count}"
-    return f"{e.mean:.3f} ({excess.mean:+.3f}{_half(excess)}) n={e.count}"
-
-
-def _half(e: Estimate) -> str:
-    return "" if math.isnan(e.high) else f" ± {e.high - e.mean:.3f}"

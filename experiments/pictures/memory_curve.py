@@ -1,54 +1,64 @@
-"""The picture of a table: each task's score against the bytes allocated, one panel a task, one text column wide."""
+"""Each task's score against the bytes allocated on the device: a panel a task, over the same axis of megabytes."""
 
 from collections.abc import Sequence
+from itertools import batched
 from pathlib import Path
 
-import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: E402
+from experiments.pictures.canvas import Picture, canvas, file_name, legend, legend_height, save, style
+from experiments.report.tables import MB, Line, Table
 
-from experiments.report import MB, Line, Table  # noqa: E402
-
-#: Okabe and Ito's colours, told apart by all common kinds of colour vision; markers and dashes differ as well.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7F7F7F")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-DASHES = ("-", "--", ":")
-WIDTH = 3.5
+#: Panels of one picture; further tasks get a picture of their own.
+PANELS = 4
 
 
-def draw(table: Table, path: Path) -> Path:
-    """Write the PNG of `table` to `path`: accuracy and perplexity under each other over the same axis of megabytes.
+def draw(table: Table, folder: Path) -> list[Picture]:
+    """Write the PNGs of `table`: accuracy and perplexity under each other, so that both are seen at once.
 
     Policies that allocate the same bytes are spread sideways by 1.5% each, so that none hides another; bars are 95%
     intervals. The table has the exact bytes.
     """
+    name = (Path(table.model).name, table.dtype, table.length)
+    pictures = []
+    for number, columns in enumerate(batched(table.columns, PANELS)):
+        path = folder / file_name(*name, *([number + 1] if number else []))
+        _draw(table, columns, path)
+        pictures.append(Picture(path, _caption(table), _alt(table, columns)))
+    return pictures
+
+
+def _draw(table: Table, columns: Sequence[str], path: Path) -> None:
     policies = list(dict.fromkeys(line.policy for line in table.lines if line.policy != "full"))
-    rows = -(-(len(policies) + 1) // 2)
-    height = 1.85 * len(table.columns) + 0.16 * rows + 0.65
-    with plt.rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, axes = plt.subplots(
-            len(table.columns), 1, sharex=True, figsize=(WIDTH, height), squeeze=False, layout="constrained"
-        )
-        for axis, name in zip(axes[:, 0], table.columns, strict=True):
+    height = 1.85 * len(columns) + 0.6 + legend_height(["full cache", *policies])
+    with canvas(height, len(columns), 1, sharex=True) as (figure, axes):
+        for axis, name in zip(axes[:, 0], columns, strict=True):
             _panel(axis, table.lines, name, policies)
         _memory_axis(axes[-1, 0], table.lines)
         figure.suptitle(f"{table.model}, {table.length} tokens", fontsize=8)
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=7)
-        figure.savefig(path, dpi=200)
-        plt.close(figure)
-    return path
+        shown = {label: handle for axis in axes[:, 0] for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        legend(figure, list(shown.values()), list(shown))
+        save(figure, path)
+
+
+def _caption(table: Table) -> str:
+    return (
+        f"Score against device memory allocated for the prompt, {table.length} tokens. Bars: 95% intervals as in table.md "
+        "(Wilson's or Student's; of nats: of the loss against the full cache). Policies of equal bytes stand a little apart."
+    )
+
+
+def _alt(table: Table, columns: Sequence[str]) -> str:
+    policies = {line.policy for line in table.lines}
+    return f"{' and '.join(columns)} against device megabytes for {', '.join(sorted(policies))}; the numbers are in the tables"
 
 
 def _panel(axis: Axes, lines: Sequence[Line], name: str, policies: list[str]) -> None:
     for index, policy in enumerate(policies):
         found = sorted((x for x in lines if x.policy == policy and name in x.scores), key=lambda x: x.allocated)
-        style = dict(color=COLOURS[index % 7], marker=MARKERS[index % 10], linestyle=DASHES[index // 7 % 3])
         shift = 1.015 ** (index - (len(policies) - 1) / 2)
-        _curve(axis, found, name, shift=shift, label=policy, **style)
+        _curve(axis, found, name, shift=shift, label=policy, **style(index))
     full = [x for x in lines if x.policy == "full" and name in x.scores]
     if full:
         level = _scale(full[0], name) * full[0].scores[name].estimate.mean
@@ -61,14 +71,14 @@ def _panel(axis: Axes, lines: Sequence[Line], name: str, policies: list[str]) ->
     axis.grid(alpha=0.25, linewidth=0.5)
 
 
-def _curve(axis: Axes, lines: list[Line], name: str, *, shift: float, **style) -> None:
+def _curve(axis: Axes, lines: list[Line], name: str, *, shift: float, **how) -> None:
     if not lines:
         return
     scale = _scale(lines[0], name)
     x = [shift * line.allocated / MB for line in lines]
     y = [scale * line.scores[name].estimate.mean for line in lines]
     bars = [[abs(end - mean) for mean, end in zip(y, ends, strict=True)] for ends in _ends(lines, name, scale)]
-    axis.errorbar(x, y, yerr=bars, markersize=3.5, linewidth=1.1, elinewidth=0.6, capsize=1.2, **style)
+    axis.errorbar(x, y, yerr=bars, markersize=3.5, linewidth=1.1, elinewidth=0.6, capsize=1.2, **how)
 
 
 def _ends(lines: list[Line], name: str, scale: float) -> list[tuple[float, ...]]:

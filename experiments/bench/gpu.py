@@ -1,0 +1,116 @@
+"""Every GPU kernel on the card at hand: right to float64, and its share of the card's copy bandwidth, beside dense attention.
+
+`impl` may be "xla", which runs anywhere; times are then those of the machine's own XLA.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.bench import conditions, interleaved, summary
+from experiments.bench.operands import Operands, codes, lists, regions
+from kvjax.kernels.codebook_scores.shapes import SHAPES as CODES
+from kvjax.kernels.gather_attention.shapes import SHAPES as LISTS
+from kvjax.kernels.ragged_attention.shapes import ALL, Shape
+
+KERNELS = ("ragged", "gather", "codes")
+#: Bytes that the layers of one program read at least: more than a card's last cache holds.
+BEYOND_CACHE = 1 << 28
+#: Largest error that is rounding.
+TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2, "float16": 2e-2}
+#: Half a million slots, shared alike and 32 to 1; both read 268 MB in 16 bits.
+LONG = {
+    "8 heads of 64k": Shape(((65536,) * 8,), g=4, t=1, d=128),
+    "32:1 beside 8 x 64k": Shape(((429_981, *(13_437,) * 7),), g=4, t=1, d=128),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kernel over one shape."""
+
+    name: str
+    operands: Operands
+    layers: int
+
+
+def cells(dtype: str, kernels: Sequence[str] = KERNELS, small: bool = False) -> Iterator[Cell]:
+    """The kernels over their named shapes with one query a row; `small` leaves out what needs a card."""
+    if wrong := set(kernels) - set(KERNELS):
+        raise ValueError(f"unknown kernels {', '.join(sorted(wrong))}; there are {', '.join(KERNELS)}")
+    ragged = {name: shape for name, shape in ALL.items() if shape.t == 1} | ({} if small else LONG)
+    sources = {"ragged": (ragged, regions), "gather": (LISTS, lists), "codes": (CODES, codes)}
+    for kernel in kernels:
+        shapes, make = sources[kernel]
+        for name, shape in shapes.items():
+            made = make(shape, dtype)
+            if not small or made.read < 1 << 22:
+                yield Cell(f"{kernel}: {name}", made, 1 if small else min(32, -(-BEYOND_CACHE // made.read)))
+
+
+def gpu(
+    dtype: str, rounds: int, *, impl: str = "triton", kernels: Sequence[str] = KERNELS, small: bool = False,
+    done: Callable = lambda count: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Numbers and times of every kernel.
+
+    Args:
+        dtype: of queries, keys and values.   rounds: counted runs; medians are reported.
+        impl: which implementation; "triton" needs an NVIDIA GPU and the gpu extra, "mosaic" a Hopper GPU and kernels=("ragged",).
+        kernels: of KERNELS.
+        small: only shapes that a CPU takes, one layer each.
+
+    Returns:
+        conditions; copy_gb_per_s; cells by kernel and shape: right (error within TOLERANCE), error (largest, relative to its row's
+        scale, against float64; None if not a number), ms of a layer, gb_per_s, share of the copy bandwidth, dense_ms, speed_up
+        and fewer_bytes (both dense / ours).
+
+    Raises:
+        ValueError: an implementation that is unknown or cannot run here, with why.
+    """
+    copied = _copy_bandwidth(rounds, 1 << (24 if small else 30))
+    found = {}
+    for cell in cells(dtype, kernels, small):
+        found[cell.name] = _measure(cell, rounds, impl, copied)
+        done(1)
+    words = f"impl {impl}; times of one layer of up to 32 in a program; copy bandwidth counts bytes read and written"
+    return conditions("gpu", dtype, words) | {"device": jax.devices()[0].device_kind, "copy_gb_per_s": copied, "cells": found}
+
+
+def _measure(cell: Cell, rounds: int, impl: str, copied: float) -> dict[str, Any]:
+    made = cell.operands
+    error = float(np.max([_error(*pair) for pair in zip(made.call(*made.arrays, impl), made.exact(), strict=True)]))
+    right = error <= TOLERANCE[str(made.arrays[0].dtype)]
+    run = jax.jit(lambda layers: [made.call(*arrays, impl) for arrays in layers])
+    dense = jax.jit(lambda layers: [made.dense(*arrays) for arrays in layers])
+    layers = [jax.tree.map(jnp.copy, made.arrays) for _ in range(cell.layers)]
+    whole = [jax.tree.map(jnp.copy, made.whole) for _ in range(cell.layers)]
+    seconds = interleaved({"run": lambda: run(layers), "dense": lambda: dense(whole)}, rounds)
+    each = {name: summary(values)["median"] / cell.layers for name, values in seconds.items()}
+    rate = made.read / each["run"] / 1e9
+    return {
+        "right": right, "error": error if np.isfinite(error) else None,
+        "ms": 1e3 * each["run"], "gb_per_s": rate, "share": rate / copied, "dense_ms": 1e3 * each["dense"],
+        "speed_up": each["dense"] / each["run"], "fewer_bytes": made.full / made.read,
+    }  # fmt: skip
+
+
+def _error(got: Any, exact: np.ndarray) -> float:
+    """Largest error relative to its row's scale; nan where infinities differ."""
+    got = np.asarray(got, np.float64)
+    if not np.array_equal(np.isinf(got), np.isinf(exact)):
+        return float("nan")
+    got, exact = (np.where(np.isinf(x), 0.0, x) for x in (got, exact))
+    scale = np.maximum(np.abs(exact).max(-1, keepdims=True), 1e-3)
+    return float(np.max(np.abs(got - exact) / scale))
+
+
+def _copy_bandwidth(rounds: int, size: int) -> float:
+    """GB/s of x + 1 over `size` bytes, read and written."""
+    x = jnp.zeros(size // 4, jnp.float32)
+    run = jax.jit(lambda x: x + 1)
+    return 2 * size / summary(interleaved({"copy": lambda: run(x)}, rounds)["copy"])["median"] / 1e9

@@ -1,0 +1,92 @@
+"""What a sweep will cost, before it runs: tokens to prefill, steps to decode, bytes, and a time from two short measurements."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.measure import batches
+from experiments.rows import Found, RowFile
+from experiments.sweep import Plan, make
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Attributes:
+    prompts, rows, found: prompts to prefill, rows to measure, rows in the file already.
+    prefill_tokens, steps, row_steps: tokens prefilled; decode steps of a batch; the same times the rows of the batch.
+    largest_bytes: full caches of the largest batch. seconds: estimate without compilation.
+    """
+
+    prompts: int = 0
+    rows: int = 0
+    found: int = 0
+    prefill_tokens: int = 0
+    steps: int = 0
+    row_steps: int = 0
+    largest_bytes: int = 0
+    seconds: float = 0.0
+
+
+def estimate(lm: Any, plan: Plan, haystack: Sequence[int], rows: RowFile | Found) -> Cost:
+    """The cost of what `rows` lacks.
+
+    seconds = 2 P n / (FLOP/s of a product) + steps · P bytes / (bytes/s of a matrix-vector product) for P parameters and n tokens
+    prefilled. Attention, compression and compilation come on top: a floor, within twice the truth for contexts of a few thousand.
+    Prompts of a task and length are taken to be as long as the first.
+    """
+    total, firsts = Cost(), {}
+    for prompt in plan.prompt_keys():
+        cells = plan.missing(rows, prompt)
+        total = _plus(total, found=len(plan.cells) - len(cells))
+        if cells:
+            _, seed, length, task, mode = prompt
+            if (task.NAME, mode, length) not in firsts:
+                firsts[task.NAME, mode, length] = make(lm, (0, seed, length, task, mode), haystack)
+            total = _prompt(lm, total, firsts[task.NAME, mode, length], [len(g) for g in batches(cells, task.rows_at_once(lm))])
+    parameters = sum(x.size for x in jax.tree.leaves(lm.params))
+    flops, bandwidth = rates(lm)
+    read = parameters * lm.params["embed"]["weight"].dtype.itemsize
+    return _plus(total, seconds=2 * parameters * total.prefill_tokens / flops + total.steps * read / bandwidth)
+
+
+def _prompt(lm: Any, cost: Cost, example: Any, groups: list[int]) -> Cost:
+    d, tokens = lm.decoder, len(example.compressed) + example.room
+    full = 2 * d.layers * d.heads * d.head_dim * lm.params["embed"]["weight"].dtype.itemsize * tokens
+    return Cost(
+        prompts=cost.prompts + 1,
+        rows=cost.rows + sum(groups),
+        found=cost.found,
+        prefill_tokens=cost.prefill_tokens + len(example.compressed),
+        steps=cost.steps + len(groups) * max(1, example.new_tokens),
+        row_steps=cost.row_steps + sum(groups) * max(1, example.new_tokens),
+        largest_bytes=max(cost.largest_bytes, max(groups) * full),
+    )
+
+
+def _plus(cost: Cost, **more: float) -> Cost:
+    return replace(cost, **{name: getattr(cost, name) + value for name, value in more.items()})
+
+
+def rates(lm: Any) -> tuple[float, float]:
+    """(FLOP/s of 512 rows times the embedding matrix, bytes/s of one row times it)."""
+    w = lm.params["embed"]["weight"]
+    v, e = w.shape
+    product = jax.jit(lambda x, w: x @ w.T)
+    many, one = jnp.ones((512, e), w.dtype), jnp.ones((2, e), w.dtype)
+    return 2 * 512 * v * e / _best(product, many, w), w.nbytes / _best(product, one, w)
+
+
+def _best(f: Any, *operands: Any) -> float:
+    """Seconds of the faster of two warm calls."""
+    jax.block_until_ready(f(*operands))
+    best = math.inf
+    for _ in range(2):
+        began = time.perf_counter()
+        jax.block_until_ready(f(*operands))
+        best = min(best, time.perf_counter() - began)
+    return best

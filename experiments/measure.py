@@ -1,0 +1,91 @@
+"""One prompt under many policies: a prefill, a compression a cell, and decoding in batches of cells that decode alike."""
+
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import jax
+
+import kvjax
+from experiments import traces
+from experiments.policies import Named
+from experiments.prefills import Afresh
+from experiments.tasks.example import Example
+
+
+def measure(
+    lm: Any, task: Any, example: Example, cells: Sequence[Named], *, needs: Any, prefills: Any = Afresh(), trace: bool = False
+) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+    """(row, trace) for each cell of one prompt, all from one prefill that records `needs`; without `trace` the second is None."""
+    began = time.perf_counter()
+    pre = jax.block_until_ready(prefills.of(lm, example.compressed, needs))
+    common = {"seconds_prefill": time.perf_counter() - began}
+    for group in batches(cells, task.rows_at_once(lm)):
+        for cell, (row, seen) in zip(group, _answer(lm, task, pre, example, group=group, trace=trace), strict=True):
+            yield _describe(example, cell) | common | row, seen
+
+
+def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
+    """Cells that decode alike, in groups of at most `size` and of nearly equal size, since each size is a program.
+
+    Budgets are data, so the cells of a policy that evicts while decoding share a batch too.
+    """
+    alike = lambda cell: repr((cell.policy.decoding(), cell.policy.encode, cell.policy.retrieve))  # noqa: E731
+    for _, found in groupby(sorted(cells, key=alike), key=alike):
+        group = list(found)
+        step = -(-len(group) // -(-len(group) // size))
+        yield from (group[i : i + step] for i in range(0, len(group), step))
+
+
+def _answer(lm: Any, task: Any, pre: Any, example: Example, *, group: list[Named], trace: bool) -> Iterator[tuple]:
+    caches, facts, seen = [], [], []
+    for cell in group:
+        began = time.perf_counter()
+        cache = jax.block_until_ready(kvjax.compress(pre, cell.policy))
+        facts.append({"seconds_compress": time.perf_counter() - began} | _bytes(lm, pre, cache))
+        seen.append(traces.of_cache(cache, pre.lengths[0]) if trace else None)
+        caches.append(cache)
+    batch = kvjax.stack(caches) if len(caches) > 1 else caches[0]
+    began = time.perf_counter()
+    found = task.measure(lm, pre, batch, group[0].policy, example)
+    spent = {"seconds_per_token": (time.perf_counter() - began) / example.room / len(group), "rows": len(group)}
+    for fact, one, shown in zip(facts, found, seen, strict=True):
+        drift = {"drift": one.pop("drift")} if "drift" in one else {}
+        yield fact | one | spent | {"peak_bytes": peak_bytes()}, None if shown is None else shown | drift
+
+
+def peak_bytes() -> int:
+    """Most bytes held so far: of the device where it counts them, else of this process."""
+    stats = jax.devices()[0].memory_stats() or {}
+    return int(stats.get("peak_bytes_in_use", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+
+
+def _bytes(lm: Any, pre: Any, cache: Any) -> dict[str, Any]:
+    """What the compressed prompt occupies and what the whole one would, before room for new tokens is added."""
+    decoder, length = lm.decoder, pre.lengths[0]
+    heads = decoder.layers * decoder.heads
+    full = 2 * heads * length * decoder.head_dim * pre.rows[0].k[0].dtype.itemsize
+    kept = int(cache.lengths.sum())
+    return {
+        "prompt_tokens": length,
+        "kept_slots": kept,
+        "kept_share": kept / (heads * length),
+        "allocated_bytes": cache.nbytes,
+        "host_bytes": cache.host_nbytes,
+        "full_bytes": full,
+    }
+
+
+def _describe(example: Example, cell: Named) -> dict[str, Any]:
+    return {
+        "task": example.task,
+        "mode": example.mode,
+        "length": example.length,
+        "prompt": example.index,
+        "policy": cell.name,
+        "policy_repr": repr(cell.policy),
+        "budget": cell.budget,
+        **example.meta,
+    }

@@ -1,0 +1,24 @@
+"""A guard for long runs: every compiled program holds memory maps of the process, of which Linux grants 65,530."""
+
+import gc
+from pathlib import Path
+
+import jax
+
+#: Maps after which programs are forgotten; a program of thirty layers takes a few hundred, ten methods at two sizes thousands.
+MOST = 40_000
+
+
+def held() -> int:
+    """Memory maps of this process; 0 where the system does not say."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def forget_programs() -> None:
+    """Drop compiled programs where their maps near the system's limit: they compile again, where the run would have aborted."""
+    if held() > MOST:
+        jax.clear_caches()
+        gc.collect()

@@ -1,0 +1,118 @@
+"""One table a task: every cell's mean with a bootstrap interval over prompts, and its difference to a baseline, paired."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments.report.tables import column, groups, prompt_of
+from experiments.rows import Row
+from experiments.stats import Estimate, bootstrap
+
+Cell = tuple[str, int | float]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One policy at one budget on one task.
+
+    Attributes:
+        share: of the slots kept.   allocated, host, full: bytes, means over prompts.
+        score: mean over prompts, scores from 0 to 1 or nats per token.
+        difference: mean over the prompts that both measured of (this cell - baseline); None where there is none.
+        compress, token: seconds, medians over prompts; of a token in a batch of several cells, that cell's part.
+    """
+
+    policy: str
+    budget: int | float
+    share: float
+    allocated: float
+    host: float
+    full: float
+    score: Estimate
+    difference: Estimate | None
+    compress: float | None
+    token: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One task of one model and length; `kind` is "share" or "nats", `baseline` a policy's name."""
+
+    model: str
+    dtype: str
+    length: int
+    task: str
+    kind: str
+    baseline: str
+    entries: tuple[Entry, ...]
+
+
+def compare(rows: Sequence[Row], baseline: str) -> list[Comparison]:
+    """One comparison for each task of each model and length.
+
+    A cell is compared with the baseline's of the same budget, else with the baseline's only one.
+
+    Raises:
+        ValueError: rows that do not compare (see `groups`).
+    """
+    found = []
+    for (model, dtype, length), of_length in groups(rows).items():
+        for task in sorted({column(row) for row in of_length}, key=lambda name: (name.startswith("ppl"), name)):
+            of_task = [row for row in of_length if column(row) == task]
+            kind = "share" if "score" in of_task[0] else "nats"
+            found.append(Comparison(model, dtype, length, task, kind, baseline, _entries(of_task, baseline)))
+    return found
+
+
+def check_baseline(rows: Sequence[Row], name: str) -> None:
+    """Raise ValueError if no row is the baseline's."""
+    known = sorted({row["policy"] for row in rows})
+    if name not in known:
+        raise ValueError(f"--baseline {name!r} is none of the policies measured: {', '.join(known)}")
+
+
+def worth(row: Row) -> float:
+    """A row's score, or its nats per token."""
+    return row["score"] if "score" in row else row["nll"]
+
+
+def _entries(rows: Sequence[Row], baseline: str) -> tuple[Entry, ...]:
+    cells: dict[Cell, list[Row]] = {}
+    for row in rows:
+        cells.setdefault((row["policy"], row["budget"]), []).append(row)
+    references = {budget: _by_prompt(found) for (policy, budget), found in cells.items() if policy == baseline}
+    entries = [_entry(cell, found, baseline, references) for cell, found in cells.items()]
+    return tuple(sorted(entries, key=lambda e: (e.policy != "full", e.policy, -e.share, str(e.budget))))
+
+
+def _entry(cell: Cell, rows: list[Row], baseline: str, references: Mapping) -> Entry:
+    policy, budget = cell
+    only = next(iter(references.values())) if len(references) == 1 else {}
+    reference = {} if policy == baseline else references.get(budget, only)
+    mean = lambda name: statistics.fmean(row[name] for row in rows)  # noqa: E731
+    return Entry(
+        policy=policy,
+        budget=budget,
+        share=mean("kept_share"),
+        allocated=mean("allocated_bytes"),
+        host=mean("host_bytes"),
+        full=mean("full_bytes"),
+        score=bootstrap([worth(row) for row in rows]),
+        difference=_difference(_by_prompt(rows), reference),
+        compress=_median(rows, "seconds_compress"),
+        token=_median(rows, "seconds_per_token"),
+    )
+
+
+def _difference(mine: Mapping[tuple, float], other: Mapping[tuple, float]) -> Estimate | None:
+    common = sorted(mine.keys() & other.keys())
+    return bootstrap([mine[prompt] - other[prompt] for prompt in common]) if common else None
+
+
+def _by_prompt(rows: Sequence[Row]) -> dict[tuple, float]:
+    return {prompt_of(row): worth(row) for row in rows}
+
+
+def _median(rows: Sequence[Row], name: str) -> float | None:
+    values = [row[name] for row in rows if name in row]
+    return statistics.median(values) if values else None

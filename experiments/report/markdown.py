@@ -1,0 +1,43 @@
+"""A table as markdown."""
+
+import math
+from collections.abc import Sequence
+
+from experiments.report.tables import MB, Line, Score, Table
+from experiments.stats import Estimate
+
+
+def markdown(table: Table) -> str:
+    """The table as markdown; needle scores in percent, perplexity in nats per token, each with its 95% interval."""
+    heads = ["policy", "budget", "kept", "device MB", "host MB", *(_title(name) for name in table.columns)]
+    body = [heads, ["---"] * 2 + ["--:"] * (len(heads) - 2)]
+    body += [_cells(line, table.columns) for line in table.lines]
+    title = f"**{table.model} ({table.dtype}), {table.length} tokens; full cache {table.lines[0].full / MB:.1f} MB**"
+    note = (
+        "MB: 10^6 bytes allocated for the prompt; host: values or whole heads kept in host memory. "
+        "Intervals: 95%; of nats: of the loss against the full cache."
+    )
+    return "\n".join([title, "", *("| " + " | ".join(row) + " |" for row in body), "", note, ""])
+
+
+def _title(name: str) -> str:
+    return "ppl, nats/token" if name == "ppl" else f"{name}, score %"
+
+
+def _cells(line: Line, columns: Sequence[str]) -> list[str]:
+    scores = [_words(line.scores[name]) if name in line.scores else "-" for name in columns]
+    budget = "-" if line.policy == "full" else f"{line.budget}"
+    return [line.policy, budget, f"{100 * line.share:.1f}%", f"{line.allocated / MB:.2f}", f"{line.host / MB:.2f}", *scores]
+
+
+def _words(score: Score) -> str:
+    e, excess = score.estimate, score.excess
+    if score.kind == "share":
+        return f"{100 * e.mean:.0f} [{100 * e.low:.0f}, {100 * e.high:.0f}] n={e.count}"
+    if excess is None:
+        return f"{e.mean:.3f}{_half(e)} n={e.count}"
+    return f"{e.mean:.3f} ({excess.mean:+.3f}{_half(excess)}) n={e.count}"
+
+
+def _half(e: Estimate) -> str:
+    return "" if math.isnan(e.high) else f" ± {e.high - e.mean:.3f}"

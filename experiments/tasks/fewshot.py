@@ -1,0 +1,106 @@
+"""Problems with a known answer, solved after worked examples: the context is the examples, the question is the problem.
+
+Prompt i of a seed asks the i-th problem of an order of the test split drawn by `random.Random(f"{seed}/{task}")`; the i-th
+worked examples come from the train split by `random.Random(f"{seed}/{task}/{i}")`. Neither depends on the length.
+"""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from experiments.tasks.chat import encode_plain, frame
+from experiments.tasks.dataset_files import Record, Records, require
+from experiments.tasks.example import Example
+from experiments.tasks.generated import MODES, check_mode
+
+
+class FewShot(ABC):
+    """A task of worked examples and a problem; `Answering(task)` puts it in a sweep.
+
+    Attributes:
+        records: where problems come from; its splits are "train" (unless shots is 0) and "test".
+        shots: worked examples at most.
+        fields: what a record must have.   PREFIX: opens the answer; it begins with a line break.
+        new_tokens: tokens generated at most.
+    """
+
+    NAME: str
+    MODES: tuple[str, ...] = MODES
+    records: Records
+    shots: int
+    fields: tuple[str, ...]
+    PREFIX: str
+    new_tokens: int
+
+    @abstractmethod
+    def ask(self, record: Record) -> str:
+        """The problem, as it stands in the prompt."""
+
+    @abstractmethod
+    def solve(self, record: Record) -> str:
+        """The worked solution, as it follows PREFIX."""
+
+    @abstractmethod
+    def answer(self, record: Record) -> str:
+        """The reference answer. Raises ValueError where the record has none."""
+
+    @abstractmethod
+    def grade(self, answer: str, references: Sequence[str]) -> float:
+        """Score of an answer, from 0 to 1."""
+
+    def examples(
+        self, lm: Any, length: int, count: int, seed: int, *, haystack: Sequence[int], mode: str, start: int = 0
+    ) -> Iterator[Example]:
+        """Prompts `start` .. `count - 1`, or up to the last problem, with as many of the `shots` examples as fit into `length`.
+
+        Raises:
+            ValueError: unknown mode, a record that lacks a field or an answer, a context without a token.
+            FileNotFoundError: the data set is not there.
+        """
+        del haystack
+        check_mode(mode)
+        test = self._read("test")
+        train = self._read("train") if self.shots else ()
+        order = random.Random(f"{seed}/{self.NAME}").sample(range(len(test)), len(test))
+        for index in range(start, min(count, len(test))):
+            draw = random.Random(f"{seed}/{self.NAME}/{index}")
+            shown = draw.sample(train, min(self.shots, len(train)))
+            yield self._example(lm, length, index, test[order[index]], shown=shown, mode=mode)
+
+    def _example(self, lm: Any, length: int, index: int, record: Record, *, shown: list[Record], mode: str) -> Example:
+        before, after = frame(lm)
+        encode = lambda text: tuple(encode_plain(lm, text))  # noqa: E731
+        solved = [f"{self.ask(shot)}{self.PREFIX}{self.solve(shot)}\n\n" for shot in shown]
+        while solved and len(encode(before + "".join(solved))) > length:
+            solved.pop()
+        context = encode(before + "".join(solved))
+        if not context and mode == "unseen":
+            raise ValueError(f"{self.NAME}: nothing comes before the question at length {length}: ask for a longer one, or seen")
+        return Example(
+            task=self.NAME,
+            mode=mode,
+            length=length,
+            index=index,
+            context=context,
+            question=encode(self.ask(record)),
+            prefix=encode(after.removesuffix("\n") + self.PREFIX),
+            references=(self.answer(record),),
+            new_tokens=self.new_tokens,
+            stop=tuple(lm.stop_ids),
+            meta={"shots": len(solved)},
+        )
+
+    def _read(self, split: str) -> tuple[Record, ...]:
+        found = _read(self.records, split)
+        for record in found:
+            self.answer(require(record, self.fields, f"{self.NAME}, split {split}"))
+        if not found:
+            raise ValueError(f"{self.NAME}: the split {split} is empty")
+        return found
+
+
+@lru_cache(maxsize=4)
+def _read(records: Records, split: str) -> tuple[Record, ...]:
+    return tuple(records.read(split))

@@ -1,0 +1,69 @@
+r"""MATH: competition problems after worked examples; the answer is what the last \boxed{} holds, compared after normalising.
+
+Source: Hendrycks et al., 2021, "Measuring Mathematical Problem Solving With the MATH Dataset": the last box as in
+modeling/dataset/util.py of its code, the normalisation in `latex.py`. The layout of the prompt: Lewkowycz et al., 2022,
+"Solving Quantitative Reasoning Problems with Language Models", appendix D.2.
+We differ: the four examples are drawn from the train split for each prompt, where that paper fixes four.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from experiments.tasks.dataset_files import FolderOrHub, Hub, JsonLines, Record, Records, datasets_folder
+from experiments.tasks.fewshot import FewShot
+from experiments.tasks.latex import equivalent
+
+SUBJECTS = (
+    "algebra",
+    "counting_and_probability",
+    "geometry",
+    "intermediate_algebra",
+    "number_theory",
+    "prealgebra",
+    "precalculus",
+)
+BOX = "\\boxed"
+
+
+@dataclass(frozen=True)
+class MathExact(FewShot):
+    """Problems of `records` (fields problem and solution) after at most `shots` worked examples."""
+
+    records: Records
+    NAME: str = "math"
+    shots: int = 4
+    fields: ClassVar[tuple[str, ...]] = ("problem", "solution")
+    PREFIX: ClassVar[str] = "\n\nSolution:"
+    new_tokens: ClassVar[int] = 512
+
+    def ask(self, record: Record) -> str:
+        return f"Problem:\n{record['problem']}"
+
+    def solve(self, record: Record) -> str:
+        return f"\n{record['solution']}"
+
+    def answer(self, record: Record) -> str:
+        found = last_boxed(record["solution"])
+        if found is None:
+            raise ValueError(f"{self.NAME}: nothing is boxed in the solution {record['solution']!r}")
+        return found
+
+    def grade(self, answer: str, references: Sequence[str]) -> float:
+        """1 if the last box, before any further problem, is equivalent to one of the references."""
+        found = last_boxed(answer.partition("Problem:")[0])
+        return float(found is not None and any(equivalent(found, reference) for reference in references))
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What the last `\boxed{...}` holds, its braces balanced; None where there is none or it is not closed."""
+    tail = text[text.rfind(BOX) + len(BOX) :] if BOX in text else ""
+    depth = 0
+    for at, letter in enumerate(tail):
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if depth <= 0:
+            return tail[1:at] if at else None
+    return None
+
+
+MATH = MathExact(FolderOrHub(JsonLines(datasets_folder() / "math"), Hub("EleutherAI/hendrycks_math", SUBJECTS)))

@@ -1,0 +1,224 @@
+"""GSM8K and MATH: graded as their authors grade, read from files in the official layout."""
+
+import json
+
+import pytest
+
+from experiments.tasks.dataset_files import FolderOrHub, Hub, JsonLines, datasets_folder
+from experiments.tasks.gsm8k import Gsm8k, final
+from experiments.tasks.latex import equivalent
+from experiments.tasks.math_exact import MathExact, last_boxed
+
+WORDS = {"question": "Tom has {} sheep and buys {} more. How many?", "answer": "He has {}+{} = <<{}+{}={}>>{} sheep.\n#### {}"}
+
+
+def write(folder, split, records):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return JsonLines(folder)
+
+
+def sums(first, count):
+    """Word problems with their calculator notes, as GSM8K writes them."""
+    found = []
+    for a in range(first, first + count):
+        b, c = a + 1, 2 * a + 1
+        answer = WORDS["answer"].format(a, b, a, b, c, c, f"{c:,}")
+        found.append({"question": WORDS["question"].format(a, b), "answer": answer})
+    return found
+
+
+def boxes(first, count):
+    fractions = [f"\\frac{{{n}}}{{7}}" for n in range(first, first + count)]
+    solutions = [f"First \\boxed{{0}}, then $\\boxed{{{fraction}}}$. Ünïcode." for fraction in fractions]
+    return [{"problem": f"What is ${f}$?", "level": "Level 1", "solution": s} for f, s in zip(fractions, solutions, strict=True)]
+
+
+@pytest.fixture
+def gsm8k(tmp_path):
+    write(tmp_path / "g", "train", sums(100, 12))
+    return Gsm8k(write(tmp_path / "g", "test", sums(5000, 6)))
+
+
+@pytest.fixture
+def math(tmp_path):
+    write(tmp_path / "m", "train", boxes(100, 12))
+    return MathExact(write(tmp_path / "m", "test", boxes(500, 6)))
+
+
+@pytest.fixture(params=["gsm8k", "math"])
+def task(request):
+    return request.getfixturevalue(request.param)
+
+
+def made(task, talker, length=3000, count=3, seed=0, mode="unseen", **how):
+    return list(task.examples(talker, length, count, seed, haystack=(), mode=mode, **how))
+
+
+@pytest.mark.parametrize(("answer", "references", "score"), [
+    ("", ("72",), 0),
+    ("72", ("72",), 0),  # no marker, no answer
+    (" 48/2=24\n#### 24", ("24",), 1),
+    ("#### 1,234", ("1234",), 1),
+    ("#### 72.", ("72",), 1),  # the harness drops a final period
+    ("#### 72.50", ("72.5",), 0),  # compared as strings
+    ("#### -3", ("-3",), 1),
+    ("####72", ("72",), 0),  # the marker ends in a space
+    ("#### $72", ("72",), 0),  # the pattern wants a digit first
+    ("#### 10\n\nQuestion: more?\nAnswer: #### 72", ("72",), 0),
+    ("\n\nQuestion: another? #### 72", ("72",), 0),
+    ("#### 1 #### 2", ("1",), 1),  # the first
+    ("#### ７２", ("72",), 0),  # full-width digits
+    ("Ünïcode → #### 5 яблок", ("5",), 1),
+    ("#### 6", ("5", "6"), 1),
+])  # fmt: skip
+def test_gsm8k_answers_are_the_number_after_the_marker(gsm8k, answer, references, score):
+    assert gsm8k.grade(answer, references) == score
+
+
+@pytest.mark.parametrize(("answer", "references", "score"), [
+    ("", ("1",), 0),
+    ("the answer is 1", ("1",), 0),
+    (r"\boxed{1}", ("1",), 1),
+    (r"\boxed{2} no, \boxed{1}", ("1",), 1),
+    (r"\boxed{1} no, \boxed{2}", ("1",), 0),
+    (r"\boxed{1", ("1",), 0),
+    (r"\boxed 1", ("1",), 0),
+    (r"\fbox{1}", ("1",), 0),  # the authors' remove_boxed knows \boxed{ only
+    (r"\boxed{\frac{1}{\sqrt{2}}}", (r"\frac1{\sqrt2}",), 1),
+    (r"\boxed{\dfrac{3}{4}}", ("3/4",), 1),
+    (r"\boxed{.5}", (r"\frac12",), 1),
+    (r"\boxed{50\%}", ("50",), 1),
+    (r"\boxed{x = 5}", ("5",), 1),
+    (r"\boxed{length = 5}", ("5",), 0),
+    (r"\boxed{10\text{ cm}}", ("10",), 1),
+    (r"\boxed{90^\circ}", ("90",), 1),
+    (r"\boxed{\left(1, 2\right)}", ("(1,2)",), 1),
+    (r"\boxed{1,2}", ("2,1",), 0),
+    (r"\boxed{π}", (r"\pi", "π"), 1),
+    (r"\boxed{Ünï}", ("ünï",), 0),
+    (r"\boxed{1} Problem: \boxed{2}", ("1",), 1),
+    (r"\boxed{\text{ a}\text{ b}}", (r"\text{ a}\text{ b}",), 1),  # cannot be normalised: compared as it is
+    (r"\boxed{\frac}", (r"\frac ",), 0),
+])  # fmt: skip
+def test_math_answers_are_the_last_box_after_normalising(math, answer, references, score):
+    assert math.grade(answer, references) == score
+
+
+@pytest.mark.parametrize(("one", "other", "same"), [  # the tests that the authors publish beside the normalisation
+    (r"\tfrac{1}{2} + \frac1{72}", r"\\frac{1}{2} + 2/3", False),
+    ("10, 4, -2", "4, 10, -2", False),
+    ("\\tfrac{1}{2} +\\! \\frac1{72}", r"\\dfrac{1}{2} +\frac{1}{72}", True),
+    (r"10\text{ units}", "10 ", True),
+    (r"10\text{ units}", "100 ", False),
+    ("10", r"\$10", True),
+    (r"\left(x-2\right)\left(x+2\right)", "(x-2)(x+2)", True),
+    ("0.1", ".1", True),
+    (r"10\%", "10", True),
+    (r"10\sqrt{3} + \sqrt4", r"10\sqrt3 + \sqrt{4}", True),
+    (r"\frac34i", r"\frac{3}{4}i", True),
+    (r"\tfrac83", r"\frac{8}{3}", True),
+    ("5x - 7y + 11z + 4 = 0", "x + y - z + 2 = 0", False),
+])  # fmt: skip
+def test_the_normalisation_agrees_with_its_authors_tests(one, other, same):
+    assert equivalent(one, other) is same and equivalent(other, one) is same
+
+
+def test_boxes_are_balanced():
+    assert last_boxed(r"\boxed{a{b}c}d}") == "a{b}c" and last_boxed(r"\boxed{}") == "" and last_boxed("{1}") is None
+
+
+def test_prompts_are_worked_examples_and_a_problem(gsm8k, math, talker):
+    (example, *_) = made(gsm8k, talker)
+    context, question = talker.decode(example.context), talker.decode(example.question)
+    assert context.count("Question: ") == context.count("\nAnswer: ") == context.count("#### ") == 5 == example.meta["shots"]
+    assert "<<" not in context and context.endswith("\n\n")
+    a, b = (int(word) for word in question.split() if word.isdigit())
+    assert example.references == (str(a + b),) and talker.decode(example.prefix) == "\nAnswer:"
+    (example, *_) = made(math, talker)
+    context, question = talker.decode(example.context), talker.decode(example.question)
+    assert context.count("Problem:\n") == context.count("\n\nSolution:\n") == 4 and "Ünïcode" in context
+    assert example.references[0] in question and talker.decode(example.prefix) == "\n\nSolution:"
+
+
+def test_the_reference_is_right_by_the_tasks_own_grade(task, talker):
+    for record in task.records.read("test"):
+        assert task.grade(task.solve(record), (task.answer(record),)) == 1
+
+
+def test_prompts_repeat_differ_by_index_and_ask_everything_once(task, talker):
+    found = made(task, talker, count=6)
+    assert made(task, talker, count=6, start=4) == found[4:] and len({x.question for x in found}) == 6
+    assert len({x.context for x in found}) > 1 and made(task, talker, count=9) == found  # there are six problems
+    assert [x.question for x in made(task, talker, count=6, length=800)] == [x.question for x in found]
+    assert [x.question for x in made(task, talker, count=6, seed=1)] != [x.question for x in found]
+    seen = made(task, talker, count=6, mode="seen")
+    assert [x.compressed + x.fed for x in seen] == [x.compressed + x.fed for x in found]
+
+
+def test_the_context_holds_as_many_examples_as_fit(task, talker):
+    whole, less, none = (made(task, talker, length, 1, mode="seen")[0] for length in (3000, 300, 20))
+    assert whole.meta["shots"] > less.meta["shots"] > none.meta["shots"] == 0 and len(less.context) <= 300
+    assert talker.decode(whole.context).startswith(talker.decode(less.context))
+
+
+def test_no_train_split_is_needed_without_examples(tmp_path, talker):
+    task = Gsm8k(write(tmp_path, "test", sums(1, 2)), shots=0)
+    with pytest.raises(ValueError, match="nothing comes before the question"):
+        made(task, talker, count=1)
+    (example,) = made(task, talker, count=1, mode="seen")
+    assert example.context == () and talker.decode(example.question).startswith("Question: Tom")
+
+
+def test_files_that_do_not_fit_are_named(tmp_path, talker):
+    with pytest.raises(FileNotFoundError, match=r"no file .*test\.jsonl: put the data set"):
+        made(Gsm8k(JsonLines(tmp_path / "a")), talker)
+    with pytest.raises(ValueError, match="gsm8k, split test: a record has no 'answer', only question, reply"):
+        made(Gsm8k(write(tmp_path / "b", "test", [{"question": "1", "reply": "1"}])), talker)
+    with pytest.raises(ValueError, match="no '#### number'"):
+        made(Gsm8k(write(tmp_path / "c", "test", [{"question": "1", "answer": "1"}])), talker)
+    with pytest.raises(ValueError, match="nothing is boxed"):
+        made(MathExact(write(tmp_path / "d", "test", [{"problem": "1", "solution": "1"}])), talker)
+    with pytest.raises(ValueError, match="expected a JSON object, got list"):
+        made(Gsm8k(write(tmp_path / "e", "test", [[1]])), talker)
+    (tmp_path / "e" / "test.jsonl").write_text('{"question": "1"}\n{')
+    with pytest.raises(ValueError, match="line 2: not JSON"):
+        made(Gsm8k(JsonLines(tmp_path / "e")), talker)
+    with pytest.raises(ValueError, match="split test is empty"):
+        made(Gsm8k(write(tmp_path / "f", "test", [])), talker)
+
+
+def test_an_unknown_mode_is_refused(task, talker):
+    with pytest.raises(ValueError, match="none of unseen, seen"):
+        made(task, talker, mode="-")
+
+
+def test_files_come_before_the_hub_and_the_package_is_named(tmp_path, talker, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)  # as if it were not installed
+    with pytest.raises(ModuleNotFoundError, match="pip install datasets"):
+        Hub("some/name", ("main",)).read("test")
+    both = FolderOrHub(JsonLines(tmp_path), Hub("some/name", ("main",)))
+    with pytest.raises(FileNotFoundError, match=r"no file .*test\.jsonl: .* pip install datasets"):
+        made(Gsm8k(both), talker)
+    for split in ("train", "test"):
+        write(tmp_path, split, sums(1, 3))
+    assert len(made(Gsm8k(both), talker)) == 3
+
+
+def test_the_folder_follows_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVJAX_CACHE", str(tmp_path))
+    assert datasets_folder() == tmp_path / "datasets"
+
+
+def test_a_final_number_loses_its_commas():
+    assert [final(text) for text in ("#### 1,000,000", "x", "#### ", "#### .5")] == ["1000000", None, None, ".5"]
+
+
+@pytest.mark.slow
+def test_prompts_of_the_real_model_stand_in_its_chat_template(gsm8k):
+    import models
+
+    lm = models.load("smollm2-135m")
+    (example,) = made(gsm8k, lm, count=1, length=4096)
+    assert lm.decode(example.context).startswith("<|im_start|>") and example.meta["shots"] == 5
+    assert lm.decode(example.prefix) == "<|im_end|>\n<|im_start|>assistant\nAnswer:"

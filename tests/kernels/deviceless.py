@@ -1,0 +1,143 @@
+"""A CUDA card that is not there: Triton kernels lowered and assembled for it, whole programs compiled by XLA:GPU.
+
+Needs the `gpu` extra's packages but no GPU; `require()` skips where they are missing.
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+import jaxtyping
+import numpy as np
+import pytest
+
+PACKAGES = ("jax_cuda13_plugin", "jax_triton", "triton")
+#: Most bytes of shared memory a program may have, by compute capability.
+SHARED = {80: 166_912, 90: 232_448}
+H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
+  threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
+  block_dim_limit_z: 65535 memory_bandwidth: 4800000000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
+  device_memory_size: 150000000000 shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 minor: 0 }
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } runtime_version { major: 13 } device_description_str: "NVIDIA H200"
+"""
+
+
+def require(*packages: str) -> None:
+    """Skip the module where a package is missing; to be called before anything imports Triton."""
+    missing = [name for name in packages or PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs the gpu extra (no GPU): {', '.join(missing)} not installed", allow_module_level=True)
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A kernel as ptxas reports it."""
+
+    name: str
+    registers: int
+    spills: int
+    shared: int
+
+
+@contextmanager
+def compute_capability(value: int):
+    """jax-triton asks the driver for the card; here the answer is given."""
+    from jax_triton import triton_lib
+
+    asked = triton_lib.triton_kernel_call_lib
+    answer = type("Library", (), {"__getattr__": lambda _, name: getattr(asked, name)})()
+    answer.get_compute_capability = lambda device: value
+    triton_lib.triton_kernel_call_lib = answer
+    try:
+        yield
+    finally:
+        triton_lib.triton_kernel_call_lib = asked
+
+
+@contextmanager
+def _recorded(found: list):
+    """Every kernel that jax-triton compiles."""
+    from jax_triton import triton_lib
+
+    compile, before = triton_lib.compile_ttir_inplace, dict(triton_lib._COMPILED_KERNEL_CACHE)
+    triton_lib._COMPILED_KERNEL_CACHE.clear()
+    triton_lib.compile_ttir_inplace = lambda *args: found.append(compile(*args)) or found[-1]
+    try:
+        yield
+    finally:
+        triton_lib.compile_ttir_inplace = compile
+        triton_lib._COMPILED_KERNEL_CACHE.update(before)
+
+
+def assembled(f, *args, capability: int) -> list[Assembled]:
+    """ptxas' report of every Triton kernel in f(*args)."""
+    found = []
+    with compute_capability(capability), _recorded(found):
+        jax.jit(f).trace(*args).lower(lowering_platforms=("cuda",))
+    return [_assemble(kernel) for kernel in found]
+
+
+def _assemble(kernel) -> Assembled:
+    import triton
+
+    ptxas = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
+    target = re.search(r"\.target (sm_\w+)", kernel.binary)[1]
+    with tempfile.TemporaryDirectory() as folder:
+        ptx = Path(folder) / "kernel.ptx"
+        ptx.write_text(kernel.binary)
+        command = [ptxas, "-v", f"--gpu-name={target}", ptx, "-o", Path(folder) / "kernel.cubin"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    number = lambda pattern: sum(int(x) for x in re.findall(pattern, said))  # noqa: E731
+    spills = number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads")
+    return Assembled(kernel.name, number(r"Used (\d+) registers"), spills, kernel.shared_mem_bytes)
+
+
+def compiled(f, *args, capability: int = 90, **static):
+    """The jitted f compiled by XLA:GPU for an H200 that is not there; `args` are arrays or their shapes."""
+    sharding = jax.sharding.NamedSharding(_mesh(), jax.sharding.PartitionSpec())
+    shape = partial(_shape, sharding=sharding)
+    with jax.sharding.use_abstract_mesh(sharding.mesh.abstract_mesh), compute_capability(capability), _unchecked():
+        return f.trace(*jax.tree.map(shape, args), **static).lower(lowering_platforms=("cuda",)).compile()
+
+
+@contextmanager
+def _unchecked():
+    """Shapes may stand where arrays are declared."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
+
+
+def _shape(x, sharding):
+    """The shape of an array, where it lives; what is none, as it is."""
+    if not hasattr(x, "dtype"):
+        return x
+    if getattr(getattr(x, "sharding", None), "memory_kind", None) == "pinned_host":
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, _memory_space=jax.memory.Space.Host)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+
+def _mesh() -> jax.sharding.Mesh:
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+    from jax.experimental import topologies
+    from jax_plugins import xla_cuda13
+
+    jax.devices()  # finds plugins, this one perhaps
+    if "cuda" not in jax._src.xla_bridge._backend_factories:
+        xla_cuda13.initialize()
+    found = topologies.get_topology_desc("h200", "cuda", target_config=H200, topology="1x1x1")
+    return jax.sharding.Mesh(np.array(found.devices), ("x",))

@@ -1,0 +1,91 @@
+"""Triton kernels run by Triton's interpreter in a process of their own, through the library's own launches.
+
+`python -m tests.kernels.interpreted FILE` is that process: it puts `triton_call` below, which interprets a kernel over NumPy
+arrays, in the place of jax-triton's, and runs the calls in FILE. The interpreter of Triton 3.6 is mended in two places: NumPy 2.5
+no longer takes arrays of one element for loop bounds, and its `dot` multiplies the bits of bfloat16 numbers.
+"""
+
+import importlib
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import types
+from pathlib import Path
+
+import numpy as np
+
+
+def interpreted(calls: list[tuple]) -> list:
+    """Results of (module, function, operands, keywords) in order; arrays as NumPy."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "calls"
+        file.write_bytes(pickle.dumps(calls))
+        setting = os.environ | {"TRITON_INTERPRET": "1", "JAX_PLATFORMS": "cpu"}
+        run = subprocess.run([sys.executable, "-m", __name__, file], env=setting, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr[-4000:]
+        return pickle.loads(file.read_bytes())
+
+
+class Tensor:
+    """A NumPy array with what the interpreter asks of a torch tensor."""
+
+    def __init__(self, array: np.ndarray):
+        self.array, self.dtype = array, str(array.dtype)
+
+    data_ptr = lambda self: self.array.ctypes.data  # noqa: E731
+    untyped_storage = cpu = lambda self: self
+    storage_offset = size = stride = lambda self: None
+    new_empty = lambda self, *_, **__: Tensor(np.empty(0, self.array.dtype))  # noqa: E731
+    copy_ = lambda self, other: None  # noqa: E731
+
+    def set_(self, storage, *_):
+        self.array = storage.array
+
+
+def triton_call(*args, kernel, out_shape, grid, num_warps=4, num_stages=3, **constants):
+    """jax_triton.triton_call on the CPU. Outputs start as NaN, or the largest integers, as a device's memory might."""
+    import jax
+    import jax.numpy as jnp
+
+    dirty = lambda x: np.full(x.shape, np.nan if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).max, x.dtype)  # noqa: E731
+    outs = jax.tree.map(dirty, out_shape)
+    tensors = [Tensor(np.array(x)) for x in args] + [Tensor(x) for x in jax.tree.leaves(outs)]
+    kernel[grid](*tensors, **constants)
+    return jax.tree.map(jnp.asarray, outs)
+
+
+def _mend() -> None:
+    import triton.language as tl
+    from triton.runtime import interpreter as it
+
+    patch, dot = it._patch_lang_tensor, it.InterpreterBuilder.create_dot
+
+    def patch_index(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    def wide(x):
+        bits = lambda: (x.data.astype(np.uint32) << 16).view(np.float32)  # noqa: E731
+        return it.TensorHandle(bits(), tl.float32) if x.dtype.scalar == tl.bfloat16 else x
+
+    it._patch_lang_tensor = patch_index
+    it.InterpreterBuilder.create_dot = lambda self, a, b, *rest: dot(self, wide(a), wide(b), *rest)
+
+
+def _main(file: Path) -> None:
+    import jax
+
+    _mend()
+    sys.modules["jax_triton"] = types.SimpleNamespace(triton_call=triton_call)
+    results = []
+    with jax.disable_jit():
+        for module, name, operands, how in pickle.loads(file.read_bytes()):
+            found = getattr(importlib.import_module(module), name)(*map(jax.numpy.asarray, operands), **how)
+            results.append(jax.tree.map(np.asarray, found))
+    file.write_bytes(pickle.dumps(results))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

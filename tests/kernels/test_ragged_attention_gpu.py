@@ -1,0 +1,213 @@
+"""The Triton kernels of attention with no GPU: numbers by the interpreter, ptxas' report, a decode step compiled for an H200."""
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from . import deviceless
+
+deviceless.require()
+
+import kvjax  # noqa: E402
+from kvjax.kernels.gather_attention import gather_attention  # noqa: E402
+from kvjax.kernels.gather_attention import triton as gather  # noqa: E402
+from kvjax.kernels.ragged_attention import probabilities, ragged_attention, shapes, triton  # noqa: E402
+from kvjax.sample import Greedy  # noqa: E402
+from tests.conftest import policy_of  # noqa: E402
+
+from . import oracle  # noqa: E402
+from . import test_gather_attention as listed  # noqa: E402
+from .interpreted import interpreted  # noqa: E402
+from .test_ragged_attention import close, make  # noqa: E402
+
+#: Few programs, so that regions share them unevenly and the interpreter is quick; one case has the library's own number.
+FEW = triton.Config(programs=6, items=4)
+#: lengths [b][h], g, d, window, dtype
+CASES = {
+    "one slot": ([[1]], 1, 8, None, "float32"),
+    "empty beside full": ([[0, 5, 600]], 2, 8, None, "float32"),
+    "all empty": ([[0, 0]], 2, 8, None, "float32"),
+    "skewed": ([[3, 1300], [257, 0], [255, 256]], 3, 16, None, "float32"),
+    "skewed, bfloat16": ([[3, 1300], [257, 0], [255, 256]], 3, 16, None, "bfloat16"),
+    "skewed, float16": ([[3, 1300], [257, 0], [255, 256]], 3, 16, None, "float16"),
+    "the library's own tiling": ([[5, 300]], 2, 8, None, "float32"),
+    "window": ([[40, 700]], 2, 8, 33, "float32"),
+    "group of 16": ([[130, 17]], 16, 64, None, "float32"),
+    "head dimension 80": ([[130, 17]], 4, 80, None, "float32"),
+    "head dimension 96, bfloat16": ([[130, 17]], 7, 96, None, "bfloat16"),
+    "head dimension 256": ([[70, 17]], 2, 256, None, "float32"),
+    "five regions": ([[70, 17, 9, 300, 1]], 2, 32, None, "float32"),
+}
+LISTS = {
+    "empty beside full": ([[0, 5, 600]], 600, 700, 2, 8, "float32"),
+    "skewed, bfloat16": ([[3, 300], [129, 0], [127, 128]], 300, 400, 3, 16, "bfloat16"),
+    "head dimension 80": ([[130, 17]], 130, 150, 4, 80, "float32"),
+}
+
+
+def operands_of(case):
+    lengths, g, d, _, dtype = CASES[case]
+    return list(map(np.asarray, make(lengths, g, 1, d, dtype)))
+
+
+def call_of(case, name):
+    """One call of the interpreter."""
+    *_, window, _ = CASES[case]
+    q, k, v, *where = operands_of(case)
+    config = triton.Config() if "own" in case else FEW
+    if name == "attention":
+        return triton.__name__, name, [q, k, v, *where], dict(window=window, config=config)
+    return triton.__name__, name, [q, k, *where], dict(window=window, config=config, cap=cap_of(case))
+
+
+def cap_of(case):
+    """Slots of the widest region, less a few."""
+    return max(1, int(np.max(CASES[case][0])) - 7)
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What the interpreter gave, by operation and case."""
+    calls = {(name, case): call_of(case, name) for name in ("attention", "scores") for case in CASES}
+    for case, (*shape, dtype) in LISTS.items():
+        calls["lists", case] = gather.__name__, "attention", list(map(np.asarray, listed.make(*shape, dtype))), dict(config=FEW)
+    for lengths in PLANS:
+        calls["plan", lengths] = "tests.kernels.planned", "planned", [np.array(lengths, np.int32)], dict(block=64, programs=256)
+    return dict(zip(calls, interpreted(list(calls.values())), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_attention_matches_float64(case, found):
+    *_, window, dtype = CASES[case]
+    out, lse, weights = oracle.ragged(*operands_of(case), window=window, cap=cap_of(case))
+    got, got_lse = found["attention", case]
+    assert got.dtype == dtype and got_lse.dtype == np.float32
+    close(got, out, dtype)
+    close(got_lse, lse, dtype)
+    close(probabilities(jnp.asarray(found["scores", case]), jnp.asarray(got_lse)), weights, dtype)
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_attention_over_lists_matches_float64(case, found):
+    *shape, dtype = LISTS[case]
+    listed.check(found["lists", case], listed.make(*shape, dtype), dtype)
+
+
+#: Slots of the lists of a call.
+PLANS = (
+    (65536, 2048, 2048, 2048, 2048, 2048, 2048, 2048),
+    (0, 0, 0),
+    (1, 0, 64, 65),
+    tuple(64 * i for i in range(300)),
+)
+
+
+@pytest.mark.parametrize("lengths", PLANS)
+def test_programs_are_shared_out_by_length(lengths, found):
+    items, ends = found["plan", lengths]
+    blocks = -(-np.array(lengths) // 64)
+    assert np.array_equal(ends, np.cumsum(items)) and ends[-1] <= 256 + len(lengths)
+    each = max(1, -(-blocks.sum() // 256))
+    assert np.array_equal(items, -(-blocks // each))
+    assert ends[-1] >= min(blocks.sum(), 128)  # no list keeps the others' programs waiting
+
+
+def specs(g=4, d=128, dtype="bfloat16", pool=None, h=8):
+    """Shapes of a call's operands."""
+    of = jax.ShapeDtypeStruct
+    kv, index = of((8192, d), pool or dtype), of((1, h), jnp.int32)
+    return of((1, h, g, 1, d), dtype), kv, kv, of((8192,), jnp.uint16), index, index, of((1, 1), jnp.int32)
+
+
+#: d, dtype of the queries, of the pool
+KINDS = [(d, kind, kind) for d in (64, 80, 96, 128, 256) for kind in ("bfloat16", "float32")]
+KINDS += [(128, "float16", "float16"), (128, "float32", "bfloat16"), (128, "bfloat16", "float16")]
+
+
+@pytest.mark.parametrize("capability", deviceless.SHARED)
+@pytest.mark.parametrize("d, dtype, pool", KINDS)
+def test_registers_and_shared_memory_suffice(d, dtype, pool, capability):
+    q, k, v, *where = specs(d=d, dtype=dtype, pool=pool)
+    lists = jax.ShapeDtypeStruct((1, 8, 512), jnp.int32)
+
+    def every(q, k, v, pos, start, length, q_pos, lists):
+        full = triton.attention(q, k, v, pos, start, length, q_pos, window=None)
+        windowed = triton.attention(q, k, v, pos, start, length, q_pos, window=100)
+        scores = triton.scores(q, k, pos, start, length, q_pos, cap=512, window=None)
+        return full, windowed, scores, gather.attention(q, k, v, lists, length)
+
+    report = deviceless.assembled(every, q, k, v, *where, lists, capability=capability)
+    assert sorted(kernel.name for kernel in report) == ["attend"] * 3 + ["combine", "score"]
+    for kernel in report:
+        assert kernel.spills == 0 and kernel.registers <= 255 and kernel.shared <= deviceless.SHARED[capability], report
+    if d <= 128 and "float32" not in (dtype, pool):  # the common kernels: two programs a multiprocessor at least
+        assert all(2 * kernel.shared <= deviceless.SHARED[capability] for kernel in report), report
+
+
+@pytest.mark.parametrize(
+    "changed, reason",
+    [
+        (dict(g=17), "16 query heads"),
+        (dict(d=512), "dimension up to 256"),
+        (dict(d=256, dtype="float32", pool="bfloat16"), "registers"),
+        (dict(dtype="float64"), "takes float32"),
+        (dict(pool="uint8"), "uint8"),
+    ],
+)
+def test_refuses_by_name(changed, reason):
+    assert reason in triton.refuses(*specs(**changed)) and triton.refuses(*specs()) is None
+
+
+def test_refuses_several_queries_and_two_pools():
+    q, k, v, *where = specs()
+    wide = jax.ShapeDtypeStruct((1, 8, 4, 2, 128), q.dtype)
+    assert "one query a row" in triton.refuses(wide, k, v, *where)
+    assert "one dtype" in triton.refuses(q, k, jax.ShapeDtypeStruct(v.shape, jnp.float32), *where)
+
+
+@pytest.mark.parametrize("name", ["llama skewed", "smollm2 question"])
+def test_chooses_by_platform(name):
+    shape = shapes.ALL[name]
+    b, h = np.shape(shape.lengths)
+    q, *rest, index, _, _ = specs(g=shape.g, d=shape.d, h=h)
+    q = jax.ShapeDtypeStruct((b, h, shape.g, shape.t, shape.d), q.dtype)
+    operands = q, *rest, index, index, jax.ShapeDtypeStruct((b, shape.t), jnp.int32)
+    assert ("triton_kernel_call" in deviceless.compiled(jax.jit(ragged_attention), *operands).as_text()) == (shape.t == 1)
+
+
+@pytest.mark.parametrize("d", [64, 128])
+def test_mosaic_compiles_for_hopper(d):
+    attend = jax.jit(lambda *operands: ragged_attention(*operands, impl="mosaic"))
+    text = deviceless.compiled(attend, *specs(d=d)).as_text()
+    assert "mosaic_gpu" in text and " while(" not in text  # a loop outside the kernel would be one of launches
+
+
+def test_derivatives_are_those_of_xla():
+    q, k, v, *_ = specs(h=2, d=16, dtype="float32")
+    lists, count = jax.ShapeDtypeStruct((1, 2, 64), jnp.int32), jax.ShapeDtypeStruct((1, 2), jnp.int32)
+
+    def moved(q, k, v, lists, count):
+        return jax.jvp(lambda q: gather_attention(q, k, v, lists, count), (q,), (q,))
+
+    text = deviceless.compiled(jax.jit(moved), q, k, v, lists, count).as_text()
+    assert "triton_kernel_call" not in text and "while" in text
+
+
+@pytest.mark.parametrize("name", ["snapkv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("h2o", "d2o"))])
+def test_decode_updates_the_pool_in_place(name, lm, pre):
+    """The whole decode loop, compiled for an H200: a pool of 2**18 slots goes in, comes out, and is never copied."""
+    decode, policy, slots = importlib.import_module("kvjax.decode"), policy_of(name), 1 << 18
+    cache, cap = decode.make_room(kvjax.compress(pre, policy), policy, 16)
+    grown = lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype) if x.shape[:1] == (cache.slots,) else x  # noqa: E731
+    cache = jax.tree.map(grown, cache)
+    rest = Greedy(), jax.random.key(0), decode._stops(lm, None), np.int32(16)
+    program = deviceless.compiled(decode._loop, decode._spec(lm, policy, cap), lm.params, cache, *rest, width=64, keep_logits=False)
+    text, memory = program.as_text(), program.memory_analysis()
+    pool = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache) if x.shape[:1] == (slots,))
+    assert pool >= 2 * slots * lm.decoder.head_dim * 4 and memory.alias_size_in_bytes >= pool
+    assert memory.temp_size_in_bytes < slots  # not a byte a slot
+    assert "triton_kernel_call" in text
+    assert not [line for line in text.splitlines() if f"[{slots}," in line and (" copy(" in line or " copy-start(" in line)]

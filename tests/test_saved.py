@@ -1,0 +1,151 @@
+"""A prefilled prompt comes back from its file to the bit, and only to the model it was made with."""
+
+import json
+import resource
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import kvjax
+import models
+from kvjax import evidence as ev
+from kvjax.saved import load_prefilled, save_prefilled
+from models import llama
+from tests.conftest import ids_of, policy_of, toy_config
+
+PROMPTS = [ids_of(90), ids_of(33, seed=1)]
+
+
+@pytest.fixture(scope="module")
+def both(lm):
+    return kvjax.prefill(lm, PROMPTS, needs=ev.STANDARD | {ev.HiddenStates()}, all_logits=True)
+
+
+@pytest.fixture
+def file(lm, both, tmp_path):
+    return save_prefilled(both, tmp_path / "prompt.safetensors", lm)
+
+
+def same(one, two) -> None:
+    assert jax.tree.structure(one) == jax.tree.structure(two)
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+def rewritten(file, **changes):
+    """The file with other fields in its header."""
+    header = json.loads(json.loads(_raw_header(file))["__metadata__"]["kvjax"])
+    save_file(load_file(file), file, {"kvjax": json.dumps({**header, **changes})})
+    return file
+
+
+def _raw_header(file) -> bytes:
+    data = file.read_bytes()
+    return data[8 : 8 + int.from_bytes(data[:8], "little")]
+
+
+def test_everything_comes_back_to_the_bit(lm, both, file):
+    same(both, load_prefilled(file, lm))
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_sixteen_bits_come_back_too(tmp_path):
+    lm = models.random(llama.config(toy_config(num_hidden_layers=1)), dtype="bfloat16")
+    pre = kvjax.prefill(lm, ids_of(20), needs=frozenset({ev.WindowQueries(8)}))
+    assert pre.rows[0].k[0].dtype == "bfloat16"
+    same(pre, load_prefilled(save_prefilled(pre, tmp_path / "p", lm), lm))
+
+
+@pytest.mark.parametrize("name", ["snapkv", "expected_attention", "h2o"])
+def test_it_compresses_as_the_original(lm, both, file, name):
+    same(kvjax.compress(both, policy_of(name)), kvjax.compress(load_prefilled(file, lm), policy_of(name)))
+
+
+def test_it_decodes_as_the_original(lm, both, file):
+    policy, outs = policy_of("snapkv"), []
+    for pre in (both, load_prefilled(file, lm)):
+        outs.append(kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=8, return_logits=True, stop=()))
+    assert np.array_equal(outs[0].tokens, outs[1].tokens)
+    assert np.array_equal(np.asarray(outs[0].logits), np.asarray(outs[1].logits))
+
+
+def test_another_model_is_refused_by_name(lm, file):
+    other = models.random(llama.config(toy_config(num_hidden_layers=2, head_dim=32)), seed=0, dtype="bfloat16")
+    with pytest.raises(ValueError, match="layers: the model has 2, the file 3; .*head_dim: .* 32, .* 16; .*dtype: .*bfloat16"):
+        load_prefilled(file, other)
+
+
+def test_one_changed_matrix_is_refused(lm, file):
+    last = lm.params["layers"][-1]
+    layers = [*lm.params["layers"][:-1], jax.tree.map(lambda x: x * 1.001, last)]
+    tuned = lm.replace(params={**lm.params, "layers": layers})
+    with pytest.raises(ValueError, match="another model .parameters: the model has '[0-9a-f]{12}', the file"):
+        load_prefilled(file, tuned)
+
+
+def test_another_tokenizer_and_name_are_refused(lm, file):
+    from tests.experiments.conftest import byte_tokenizer
+
+    with pytest.raises(ValueError, match="name: the model has 'mine', the file 'random-0'; tokenizer: .* the file None"):
+        load_prefilled(file, lm.replace(tokenizer=byte_tokenizer(), name="mine"))
+
+
+def test_saving_with_another_model_is_refused(both, tmp_path):
+    other = models.random(llama.config(toy_config(num_hidden_layers=2)))
+    with pytest.raises(ValueError, match="pass the model that kvjax.prefill was given"):
+        save_prefilled(both, tmp_path / "p", other)
+
+
+@pytest.mark.parametrize("left", [0, 5, 300, -1])
+def test_a_file_cut_short_is_refused(lm, file, left):
+    file.write_bytes(file.read_bytes()[:left])
+    with pytest.raises(ValueError, match="cut short"):
+        load_prefilled(file, lm)
+
+
+def test_a_stranger_is_refused(lm, tmp_path):
+    text, weights = tmp_path / "text", tmp_path / "weights"
+    text.write_text("not a prompt at all, just words\n" * 20)
+    save_file({"x": np.zeros(3, np.float32)}, weights)
+    with pytest.raises(ValueError, match="no safetensors file"):
+        load_prefilled(text, lm)
+    with pytest.raises(ValueError, match="holds no prefilled prompt"):
+        load_prefilled(weights, lm)
+    with pytest.raises(FileNotFoundError, match="save_prefilled"):
+        load_prefilled(tmp_path, lm)
+
+
+def test_headers_that_lie_are_refused(lm, file):
+    with pytest.raises(ValueError, match="or lacks some: rows.0"):
+        load_prefilled(rewritten(file, buckets=[128, 128]), lm)
+    with pytest.raises(ValueError, match="version 0, this kvjax reads 1"):
+        load_prefilled(rewritten(file, version=0), lm)
+    with pytest.raises(ValueError, match="unknown evidence 'Pickle'"):
+        load_prefilled(rewritten(file, version=1, needs=[{"need": "Pickle"}]), lm)
+
+
+def test_a_need_of_the_users_own_cannot_be_saved(lm, tmp_path):
+    @dataclass(frozen=True)
+    class Mine(ev.WindowQueries):
+        pass
+
+    pre = kvjax.prefill(lm, ids_of(20), needs=frozenset({Mine(8)}))
+    with pytest.raises(ValueError, match="Mine.size=8. cannot be saved: only WindowQueries, .*HiddenStates can"):
+        save_prefilled(pre, tmp_path / "p", lm)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_former_file(lm, both, pre, file):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="cannot write .*prompt.safetensors"):
+            save_prefilled(pre, file, lm)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    same(both, load_prefilled(file, lm))
+    assert list(file.parent.iterdir()) == [file]
