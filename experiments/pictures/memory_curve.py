@@ -45,7 +45,8 @@ def _draw(table: Table, columns: Sequence[str], path: Path) -> None:
 def _caption(table: Table) -> str:
     return (
         f"Score against device memory allocated for the prompt, {table.length} tokens. Bars: 95% intervals as in table.md "
-        "(Wilson's or Student's; of nats: of the loss against the full cache). Policies of equal bytes stand a little apart."
+        "(Wilson's or Student's). Nats are those above the full cache on the same prompts. "
+        "Policies of equal bytes stand a little apart."
     )
 
 
@@ -61,13 +62,13 @@ def _panel(axis: Axes, lines: Sequence[Line], name: str, policies: list[str]) ->
         _curve(axis, found, name, shift=shift, label=policy, **style(index))
     full = [x for x in lines if x.policy == "full" and name in x.scores]
     if full:
-        level = _scale(full[0], name) * full[0].scores[name].estimate.mean
+        level = 0.0 if _compared(lines, name) else _scale(full[0], name) * full[0].scores[name].estimate.mean
         axis.axhline(level, color="black", linewidth=0.8, linestyle=(0, (6, 3)), label="full cache")
     if any(x.scores[name].kind == "share" for x in lines if name in x.scores):
         axis.set_ylim(-4, 104)
         axis.set_ylabel(f"{name}\nscore %")
     else:
-        axis.set_ylabel(f"{name}\nnats per token")
+        axis.set_ylabel(f"{name}, nats per token\n{'above the full cache' if _compared(lines, name) else ''}".rstrip())
     axis.grid(alpha=0.25, linewidth=0.5)
 
 
@@ -76,7 +77,7 @@ def _curve(axis: Axes, lines: list[Line], name: str, *, shift: float, **how) -> 
         return
     scale = _scale(lines[0], name)
     x = [shift * line.allocated / MB for line in lines]
-    y = [scale * line.scores[name].estimate.mean for line in lines]
+    y = [_middle(line, name, scale) for line in lines]
     bars = [[abs(end - mean) for mean, end in zip(y, ends, strict=True)] for ends in _ends(lines, name, scale)]
     axis.errorbar(x, y, yerr=bars, markersize=3.5, linewidth=1.1, elinewidth=0.6, capsize=1.2, **how)
 
@@ -85,13 +86,22 @@ def _ends(lines: list[Line], name: str, scale: float) -> list[tuple[float, ...]]
     return list(zip(*(_band(line, name, scale) for line in lines), strict=True))
 
 
-def _band(line: Line, name: str, scale: float) -> tuple[float, float]:
-    """The 95% interval; of nats that of the loss against the full cache, since prompts differ more than policies."""
+def _middle(line: Line, name: str, scale: float) -> float:
+    """The score; of nats the loss against the full cache on the same prompts, since prompts differ more than policies."""
     score = line.scores[name]
-    if score.excess is None:
-        return scale * score.estimate.low, scale * score.estimate.high
-    base = score.estimate.mean - score.excess.mean
-    return base + score.excess.low, base + score.excess.high
+    return scale * score.estimate.mean if score.excess is None else score.excess.mean
+
+
+def _band(line: Line, name: str, scale: float) -> tuple[float, float]:
+    """The 95% interval of `_middle`."""
+    score = line.scores[name]
+    found = score.estimate if score.excess is None else score.excess
+    return scale * found.low, scale * found.high
+
+
+def _compared(lines: Sequence[Line], name: str) -> bool:
+    """Whether a column is drawn as the loss against the full cache."""
+    return any(line.scores[name].excess is not None for line in lines if name in line.scores)
 
 
 def _scale(line: Line, name: str) -> float:
