@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
-from experiments.commands import ablate, bench, calibrate, generate, report, show, sweep
+from experiments.commands import ablate, bench, calibrate, generate, lm_eval, report, show, sweep
 from experiments.console import complain
 
 app = typer.Typer(
@@ -16,13 +16,14 @@ app = typer.Typer(
     no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="KV-cache compression research: generate, sweep, report, show, ablate, calibrate, bench.",
+    help="KV-cache compression research: generate, sweep, report, show, lm-eval, ablate, calibrate, bench.",
 )
 app.command("generate")(generate.generate)
 app.command("sweep")(sweep.sweep)
 app.command("report")(report.report)
 app.command("show")(show.show)
 app.command("ablate")(ablate.ablate)
+app.command("lm-eval")(lm_eval.lm_eval)
 app.command("calibrate")(calibrate.calibrate)
 app.add_typer(bench.app, name="bench")
 

@@ -42,7 +42,7 @@ def find(name: str) -> Ablation:
 def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *, progress: Any) -> str:
     """Measure what `folder`/NAME.jsonl lacks, then write NAME.md and NAME.png beside it; returns the markdown."""
     from experiments.ablations.figure import draw
-    from experiments.commands.sweep import parse_tasks
+    from experiments.commands.tasks import parse_tasks
 
     ablation = find(name)
     budget = ablation.budget if settings.budget is None else settings.budget

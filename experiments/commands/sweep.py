@@ -7,19 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from experiments import sweep as engine
+from experiments.commands.tasks import KNOWN, parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.cost import estimate
 from experiments.policies import Named, parse_budget, parse_policy, split_specs
 from experiments.prefills import Afresh, Kept
 from experiments.rows import Found, RowFile
-from experiments.tasks import conversation, gsm8k, keyvalue, math_exact, needle, niah, ppl, ruler
-from experiments.tasks.answering import Answering
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack, haystack
 from experiments.traces import beside
-
-_PROMPTS = (needle, *ruler.tasks(), niah.GRID, niah.MULTI, keyvalue.KEY_VALUE, gsm8k.GSM8K, math_exact.MATH)
-TASKS = {task.NAME: task for task in (*(Answering(prompts) for prompts in _PROMPTS), ppl, conversation.CONVERSATION)}
 
 
 def sweep(
@@ -27,7 +23,7 @@ def sweep(
     out_file: Annotated[Path, typer.Option("--out", help="JSONL result file; an unfinished one is resumed.")],
     policies: Annotated[str, typer.Option(help="Comma-separated NAME[:key=value,...].")],
     budgets: Annotated[str, typer.Option(help="Comma-separated: 256 slots per KV head, or 0.5 of the prompt.")],
-    tasks: Annotated[str, typer.Option(help=f"Comma-separated: {', '.join(TASKS)}.")] = "needle,ppl",
+    tasks: Annotated[str, typer.Option(help=f"Comma-separated: {KNOWN}.")] = "needle,ppl",
     lengths: Annotated[str, typer.Option(help="Comma-separated context lengths in tokens.")] = "1024",
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of each task and length.")] = 10,
     seed: Annotated[str, typer.Option(help="Seed of the prompts, or several, comma-separated.")] = "0",
@@ -100,19 +96,6 @@ def grid(policies: str, budgets: str) -> tuple[Named, ...]:
     shares = [parse_budget(part) for part in _parts("--budgets", budgets)]
     named = [parse_policy(spec, budget) for spec in _specs(policies) for budget in shares]
     return tuple({(cell.name, cell.budget): cell for cell in named}.values())
-
-
-def parse_tasks(names: str, question: str) -> tuple[tuple[engine.Task, str], ...]:
-    """`"needle,ppl"` and a question mode -> (task, mode) pairs; a task without a question runs once."""
-    if question not in ("unseen", "seen", "both"):
-        raise ValueError(f"--question {question!r} is none of unseen, seen, both")
-    pairs = []
-    for name in _parts("--tasks", names):
-        if name not in TASKS:
-            raise ValueError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
-        modes = TASKS[name].MODES
-        pairs += [(TASKS[name], mode) for mode in modes if mode == question or question == "both" or mode == "-"]
-    return tuple(dict.fromkeys(pairs))
 
 
 def parse_length(text: str) -> int:
