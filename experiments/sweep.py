@@ -122,16 +122,17 @@ def run(
 
 
 def check(lm: Any, plan: Plan, haystack: Sequence[int]) -> None:
-    """Build the first prompt of every length and task, and see that it fits the model's context."""
+    """Build the first and the last prompt of every length and task, and see that they fit the model and the policies."""
     for length in plan.lengths:
         for task, mode in plan.tasks:
-            first = make(lm, (0, plan.seeds[0], length, task, mode), haystack)
-            needed = len(first.compressed) + first.room
-            if needed > lm.decoder.max_positions:
-                most = lm.decoder.max_positions
-                raise ValueError(f"{task.NAME} at length {length} needs {needed} positions, the model has {most}")
-            for cell in plan.cells:
-                _check_policy(lm, cell, len(first.compressed))
+            for index in sorted({0, plan.prompts - 1}):
+                found = make(lm, (index, plan.seeds[0], length, task, mode), haystack)
+                needed = len(found.compressed) + found.room
+                if needed > lm.decoder.max_positions:
+                    most = lm.decoder.max_positions
+                    raise ValueError(f"{task.NAME} at length {length} needs {needed} positions, the model has {most}")
+                for cell in plan.cells:
+                    _check_policy(lm, cell, len(found.compressed))
 
 
 def _check_policy(lm: Any, cell: Named, tokens: int) -> None:
