@@ -10,7 +10,11 @@ from tests.conftest import ids_of, policy_of
 LENGTHS = [90, 3, 41, 130, 17]
 
 
-@pytest.mark.parametrize("name", kvjax.methods.names())
+#: One of each kind; the others run with the slow tests.
+QUICK = ("full", "snapkv", "adakv", "h2o", "compresskv")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in kvjax.methods.names()])
 def test_row_is_solo(lm, name):
     prompts = [ids_of(n, seed=n) for n in LENGTHS]
     policy = policy_of(name, 0.4)

@@ -127,6 +127,7 @@ def test_no_successful_run_is_no_calibration(lm):
         semantic_heads(lm, [Run(PROMPT, PROMPT[40:43]), Run(PROMPT, PROMPT[10:14])], steps=2, success=lambda *words: False)
 
 
+@pytest.mark.slow
 def test_layer_errors_are_those_of_dense_attention(lm):
     pre = kvjax.prefill(lm, PROMPT)
     tables = layer_errors(lm, [[PROMPT, PROMPT[:30]], [ids_of(64, 9)], [PROMPT[:20]]], HEADS, steps=4, stop=())

@@ -349,6 +349,7 @@ def decoded(lm, pre, policy, tokens=12):
     return kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=tokens, stop=(), return_logits=True)
 
 
+@pytest.mark.slow
 def test_a_threshold_beyond_reach_is_sinks_and_h2o(lm, pre):
     budget = 40
     never = d2o(budget).replace(merge=WeightedNearest(threshold=Fixed(np.inf)), allocate=Uniform())

@@ -119,6 +119,7 @@ def test_extend_rows_must_match(lm, pre):
         kvjax.extend(lm, kvjax.compress(pre, policy_of("full")), [[1], [2]], policy_of("full"))
 
 
+@pytest.mark.slow
 def test_one_token_prompt_works_with_every_method(lm):
     pre = kvjax.prefill(lm, [7])
     for name in kvjax.methods.names():

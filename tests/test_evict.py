@@ -101,6 +101,7 @@ def test_slots_stay_aligned_through_evictions(lm, first_layer):
             np.testing.assert_allclose(cache.k[start : start + length], k[h, pos], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_statistics_move_with_their_slots(lm, first_layer):
     """H2O's mass equals the sum of every attention row over what was held when it was paid."""
     ids, q, k = first_layer
@@ -123,7 +124,10 @@ def test_every_k_counts_blocks_of_known_tokens(lm, first_layer):
     assert (ten.lengths == BUDGET).all()
 
 
-@pytest.mark.parametrize("when", [kvjax.Every(1), kvjax.Every(7), kvjax.WhenFull(5)])
+SCHEDULES = [pytest.param(kvjax.Every(1), marks=pytest.mark.slow), kvjax.Every(7), kvjax.WhenFull(5)]
+
+
+@pytest.mark.parametrize("when", SCHEDULES)
 def test_a_block_longer_than_the_room_between_evictions_stays_in_its_region(lm, when):
     policy = kvjax.methods.streaming_llm(budget=40).replace(when=when)
     cache = kvjax.compress(kvjax.prefill(lm, [ids_of(200, 1), ids_of(150, 2)]), policy)

@@ -122,7 +122,7 @@ def compare(cache, slow):
             np.testing.assert_allclose(values, slow.v[layer][h], atol=1e-5)
 
 
-@pytest.mark.parametrize("home", [OnHost(), ByCallback()])
+@pytest.mark.parametrize("home", [pytest.param(OnHost(), marks=pytest.mark.slow), ByCallback()])
 def test_the_home_of_values_changes_nothing(lm, codebook, home):
     """Two rows of different lengths; bytes are where the home says."""
     two = kvjax.prefill(lm, [ids_of(90), ids_of(61, 5)])
@@ -173,7 +173,7 @@ def test_exact_keys_read_by_mass_differ_by_the_mass_left_out(lm, pre):
 
 
 @pytest.mark.parametrize("values", [OnDevice(), OnHost()])
-@pytest.mark.parametrize("name", ["snapkv", "d2o"])
+@pytest.mark.parametrize("name", ["snapkv", pytest.param("d2o", marks=pytest.mark.slow)])
 def test_eviction_over_codes(lm, prompt, codebook, name, values):
     """The slots kept are those of the method; d2o goes on evicting and merging while decoding."""
     method = policy_of(name)

@@ -126,6 +126,7 @@ def test_the_whole_prompt_is_the_full_cache_to_the_bit(lm, pre, budget):
     assert int(got.cache.retrieval.refreshes.sum()) == 0
 
 
+@pytest.mark.slow
 def test_rows_decide_for_themselves(lm):
     prompts, policy = [ids_of(n, seed=n) for n in (90, 3, 41, 130, 17)], policy_with(theta=0.45, w=3)
     run = lambda ids: decoded(lm, kvjax.prefill(lm, ids), policy, steps=16)  # noqa: E731
@@ -140,6 +141,7 @@ def test_rows_decide_for_themselves(lm):
     assert len({int(x) for x in states.refreshes.sum(1)}) > 1
 
 
+@pytest.mark.slow
 def test_stacked_caches_decode_as_alone(lm):
     policy = policy_with(theta=1.5)
     caches = [kvjax.compress(kvjax.prefill(lm, ids_of(n, n)), policy_with(budget=b)) for n, b in ((90, 0.6), (200, 0.7))]

@@ -29,6 +29,7 @@ def rows_by_prefill(lm, ids: list[int]) -> np.ndarray:
     return np.array(rows)
 
 
+@pytest.mark.slow
 def test_measured_overlaps(lm):
     ids = ids_of(70, 3)
     rows = rows_by_prefill(lm, ids)

@@ -206,7 +206,7 @@ def test_listed_and_last_used():
 POLICIES = {"full": policy_of("full"), "h2o, merging": policy_of("h2o").replace(merge=WeightedNearest())}
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if "h2o" in n else n for n in POLICIES])
 @pytest.mark.parametrize("home", HOMES[1:])
 def test_a_policy_decides_the_same_wherever_values_live(lm, home, name):
     pre = kvjax.prefill(lm, [list(range(70)), list(range(40, 90))])

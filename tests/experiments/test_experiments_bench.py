@@ -24,6 +24,7 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert result["bytes"] == 8 * 2 * 3 * 819 * 64 * 4 and result["seconds"]["ragged"]["count"] == 2
 
 
+@pytest.mark.slow
 def test_kernels_are_judged_before_they_are_timed(cli, tmp_path):
     words = ["--impl", "xla", "--kernels", "ragged,gather", "--small", "--rounds", 1, "--dtype", "float32"]
     code, out, err = cli("bench", "gpu", *words, "--json", tmp_path / "g.json")

@@ -107,6 +107,7 @@ def test_a_stop_token_that_ended_the_answer_is_not_fed_twice():
     assert following([5], [5, 5], stop=()) == [5, 5]
 
 
+@pytest.mark.slow
 def test_over_a_full_cache_every_turn_says_what_a_fresh_start_says(chatty, haystack):
     (example,) = made(chatty, haystack)
     pre = kvjax.prefill(chatty, list(example.compressed), needs=frozenset())
