@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float32, Int32
 from kvjax import evidence as ev
 from kvjax.cache import KVCache
 from kvjax.heap import trim
-from kvjax.layout import _BLOCK, plan_regions
+from kvjax.kernels.compact.xla import BLOCK
+from kvjax.layout import plan_regions
 from kvjax.policy import Policy, check_budget, slots_of
 from kvjax.prefill import Prefilled, PrefilledRow
 from kvjax.types import ALIGN, position_dtype
@@ -93,18 +94,18 @@ def _pack_layer(pools, source, keep, start):
     ranks = jnp.cumsum(keep[0], -1)
     wanted = jnp.arange(1, keep.shape[-1] + 1)
     order = jax.vmap(partial(jnp.searchsorted, side="left"), (0, None))(ranks, wanted).astype(jnp.int32)
-    order = jnp.pad(order, ((0, 0), (0, _BLOCK)))
+    order = jnp.pad(order, ((0, 0), (0, BLOCK)))
 
     def region(h, pools):
         def block(i, pools):
-            rows = lax.dynamic_slice(order, (h, i * _BLOCK), (1, _BLOCK))[0]
+            rows = lax.dynamic_slice(order, (h, i * BLOCK), (1, BLOCK))[0]
             take = lambda x: jnp.take(lax.dynamic_index_in_dim(x, h, 0, False), rows, 0, mode="clip")  # noqa: E731
             put = lambda pool, x: lax.dynamic_update_slice_in_dim(  # noqa: E731
-                pool, take(x).astype(pool.dtype), start[h] + i * _BLOCK, 0
+                pool, take(x).astype(pool.dtype), start[h] + i * BLOCK, 0
             )
             return jax.tree.map(put, pools, source)
 
-        return lax.fori_loop(0, -(-count[h] // _BLOCK), block, pools)
+        return lax.fori_loop(0, -(-count[h] // BLOCK), block, pools)
 
     return lax.fori_loop(0, keep.shape[1], region, pools)
 

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Int32
 
 from kvjax.cache import KVCache
 from kvjax.evidence import Evidence
+from kvjax.kernels.compact import Moves, compact, first, plan, rewrite
 from kvjax.policy import Policy
 from kvjax.view import LayerView, Ranking
 
@@ -59,88 +60,38 @@ def _choose(policy: Policy, cache: KVCache, layer: int, *, slots, valid, seen: E
     return jnp.take_along_axis(keep, rank, -1), memory, rows
 
 
-def _first(mask: Bool[Array, "b h n"]) -> Int32[Array, "b h n"]:
-    """Indices of the slots in `mask`, ascending, before all others."""
-    return jnp.argsort(~mask, -1, stable=True).astype(jnp.int32)
-
-
 def _changed(view: LayerView, merged: LayerView, keep, *, slots, encode):
     """The kept slots that merging changed, first in their region's list: (slots, stored keys, values, count)."""
     differs = lambda old, new: (old != new).any(-1)  # noqa: E731
     touched = keep & (differs(view.k, merged.k) | differs(view.v, merged.v))
-    order = _first(touched)
+    order = first(touched)
     sort = lambda x: jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 3)), 2)  # noqa: E731
     return sort(slots), sort(encode.encode(merged.k)), sort(merged.v), touched.sum(-1).astype(jnp.int32)
 
 
-def _moves(keep, valid):
-    """Fill the holes below a region's new end with the kept slots above it: as many copies as holes, whatever the region's size.
-
-    Returns the new lengths, and for each region the sources, the targets (offsets in the region) and their count.
-    """
-    i = jnp.arange(keep.shape[-1], dtype=jnp.int32)
-    length = keep.sum(-1).astype(jnp.int32)
-    low = i < length[..., None]
-    return length, _first(keep & ~low), _first(valid & ~keep & low), (keep & ~low).sum(-1).astype(jnp.int32)
-
-
-def _copy(arrays, *, start, sources, targets, count):
-    """Copy slots within their regions, in place: `count[r]` moves in region r."""
-
-    def move(r, i, arrays):
-        row = lambda x: lax.dynamic_slice_in_dim(x, start[r] + sources[r, i], 1)  # noqa: E731
-        put = lambda x: lax.dynamic_update_slice_in_dim(x, row(x), start[r] + targets[r, i], 0)  # noqa: E731
-        return [put(x) for x in arrays]
-
-    def region(r, arrays):
-        return lax.fori_loop(0, count[r], lambda i, arrays: move(r, i, arrays), arrays)
-
-    return lax.fori_loop(0, start.shape[0], region, arrays)
-
-
-def _rewrite(arrays, rows, *, slots, count):
-    """Write the first `count[r]` rows of region r to their slots, in place."""
-
-    def region(r, arrays):
-        put = lambda i: lambda x, new: lax.dynamic_update_slice_in_dim(  # noqa: E731
-            x, lax.dynamic_slice(new, (r, i, 0), (1, 1, new.shape[-1]))[0].astype(x.dtype), slots[r, i], 0
-        )
-        return lax.fori_loop(0, count[r], lambda i, xs: [put(i)(*pair) for pair in zip(xs, rows, strict=True)], arrays)
-
-    return lax.fori_loop(0, count.shape[0], region, arrays)
-
-
-def _flat(x):
-    """Rows and KV heads as one axis."""
-    return x.reshape(-1, *x.shape[2:])
-
-
 def _listed(x, count, size: int):
-    """A region's list [r, n] with all but its first `count` entries pointing nowhere (dropped when written)."""
-    return jnp.where(jnp.arange(x.shape[1]) < count[:, None], x, size).reshape(-1)
+    """Every region's list [b, h, n] in one, with all but its first `count` entries pointing nowhere (dropped when written)."""
+    return jnp.where(jnp.arange(x.shape[-1]) < count[..., None], x, size).reshape(-1)
 
 
 def _write_merged(cache: KVCache, rows) -> KVCache:
     """Merged keys and values in their slots."""
-    slots, k, v, count = map(_flat, rows)
+    slots, k, v, count = rows
     if cache.values.home == "device":
-        k, v = _rewrite([cache.k, cache.v], [k, v], slots=slots, count=count)
-        return cache.replace(k=k, v=v)
-    (k,) = _rewrite([cache.k], [k], slots=slots, count=count)
+        return cache.replace(**rewrite({"k": cache.k, "v": cache.v}, {"k": k, "v": v}, slots, count))
     where = _listed(slots, count, cache.slots)
-    return cache.replace(k=k, v=cache.values.put(cache.v, where, v.reshape(-1, v.shape[-1])))
+    return cache.replace(k=rewrite(cache.k, k, slots, count), v=cache.values.put(cache.v, where, v.reshape(-1, v.shape[-1])))
 
 
-def _fill_holes(cache: KVCache, layer: int, *, length, sources, targets, count) -> KVCache:
+def _fill_holes(cache: KVCache, layer: int, moves: Moves) -> KVCache:
     """Everything with a slot axis moved into the holes, and the regions' new lengths."""
-    start, sources, targets, count = map(_flat, (cache.start[layer], sources, targets, count))
+    start = cache.start[layer]
     names = [name for name in ("k", "v", "pos", "stats") if name != "v" or cache.values.home == "device"]
-    leaves, shape = jax.tree.flatten({name: getattr(cache, name) for name in names})
-    moved = jax.tree.unflatten(shape, _copy(leaves, start=start, sources=sources, targets=targets, count=count))
+    moved = compact({name: getattr(cache, name) for name in names}, start, moves)
     if "v" not in names:
-        listed = lambda x: _listed(start[:, None] + x, count, cache.slots)  # noqa: E731
-        moved["v"] = cache.values.copy(cache.v, listed(sources), listed(targets))
-    return cache.replace(length=cache.length.at[layer].set(length), **moved)
+        listed = lambda x: _listed(start[..., None] + x, moves.count, cache.slots)  # noqa: E731
+        moved["v"] = cache.values.copy(cache.v, listed(moves.sources), listed(moves.targets))
+    return cache.replace(length=cache.length.at[layer].set(moves.length), **moved)
 
 
 def evict(policy: Policy, cache: KVCache, layer: int, *, seen: Evidence, cap: int, count, encode, dtype) -> KVCache:
@@ -156,15 +107,15 @@ def evict(policy: Policy, cache: KVCache, layer: int, *, seen: Evidence, cap: in
 
     def choose(cache):
         keep, memory, rows = _choose(policy, cache, layer, due=due, **at)
-        return _moves(keep, valid), memory, rows
+        return plan(keep, valid), memory, rows
 
     def nothing(cache):
         shapes = jax.eval_shape(choose, cache)
-        (_, *moves), memory, rows = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return (cache.length[layer], *moves), {name: cache.memory[name][layer] for name in memory}, rows
+        moves, memory, rows = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return moves._replace(length=cache.length[layer]), {name: cache.memory[name][layer] for name in memory}, rows
 
-    (length, sources, targets, moved), memory, rows = lax.cond(due.any(), choose, nothing, cache)
+    moves, memory, rows = lax.cond(due.any(), choose, nothing, cache)
     if policy.merge.rewrites:
         cache = _write_merged(cache, rows)
-    cache = _fill_holes(cache, layer, length=length, sources=sources, targets=targets, count=moved)
+    cache = _fill_holes(cache, layer, moves)
     return cache.replace(memory={name: x.at[layer].set(memory[name]) for name, x in cache.memory.items()})

@@ -1,19 +1,15 @@
-"""Where regions stand in a pool: integers planned on the host, and the jitted loops that move slots between pools."""
+"""Where regions stand in a pool: integers planned on the host, and caches moved to pools of another size."""
 
 from dataclasses import fields
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from kvjax.cache import KVCache
 from kvjax.heap import trim
+from kvjax.kernels.compact import move_regions
 from kvjax.types import ALIGN, SLACK, size_class
-
-#: Slots moved at a time.
-_BLOCK = 256
 
 
 def plan_regions(capacity: np.ndarray, reserve_slots: int = 0) -> tuple[np.ndarray, np.ndarray, int]:
@@ -32,26 +28,6 @@ def plan_regions(capacity: np.ndarray, reserve_slots: int = 0) -> tuple[np.ndarr
     return start.astype(np.int32), capacity.astype(np.int32), slots
 
 
-def _copy_region(r, pools, *, source, old, new, length):
-    """Copy one region's slots block by block; the last block may run past it, into what is written next."""
-
-    def block(i, pools):
-        rows = [lax.dynamic_slice_in_dim(x, old[r] + i * _BLOCK, _BLOCK) for x in source]
-        put = lambda pool, x: lax.dynamic_update_slice_in_dim(pool, x, new[r] + i * _BLOCK, 0)  # noqa: E731
-        return [put(pool, x) for pool, x in zip(pools, rows, strict=True)]
-
-    return lax.fori_loop(0, -(-length[r] // _BLOCK), block, pools)
-
-
-@partial(jax.jit, static_argnames=("slots",))
-def move_regions(source, old, new, length, *, slots: int):
-    """Copy every region from where it stands in the `source` arrays [s, ...] to where it will stand in new pools of `slots`."""
-    pools = [jnp.zeros((slots, *x.shape[1:]), x.dtype) for x in source]
-    old, new, length = (x.reshape(-1) for x in (old, new, length))
-    copy = partial(_copy_region, source=source, old=old, new=new, length=length)
-    return lax.fori_loop(0, length.shape[0], copy, pools)
-
-
 def _fresh(x):
     """A copy in the same memory: the step that will own it may overwrite it."""
     return jax.device_put(x, x.sharding, may_alias=False) if isinstance(x, jax.Array) else x
@@ -62,9 +38,9 @@ def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCa
     trim()
     start, capacity, slots = plan_regions(np.maximum(capacity, cache.lengths), reserve_slots)
     pooled = [name for name in ("k", "v", "pos", "stats") if name != "v" or cache.values.home == "device"]
-    source, shape = jax.tree.flatten({name: getattr(cache, name) for name in pooled})
-    moved = move_regions(source, cache.start, jnp.asarray(start), cache.length, slots=slots)
-    pools = jax.tree.unflatten(shape, moved) | dict(start=jnp.asarray(start), capacity=jnp.asarray(capacity))
+    source, to = {name: getattr(cache, name) for name in pooled}, jnp.asarray(start)
+    moved = move_regions(source, cache.start, to, cache.length, slots=slots)
+    pools = moved | dict(start=to, capacity=jnp.asarray(capacity))
     if "v" not in pooled:
         pools["v"] = cache.values.relocate(cache.v, cache.start, pools["start"], cache.length, slots)
     rest = {f.name: getattr(cache, f.name) for f in fields(cache) if f.name not in pools}

@@ -94,7 +94,7 @@ def _last_logits(params, x, index, *, decoder):
     return decoder.unembed(params, last)[0, 0]
 
 
-def _buffers(decoder, n: int, dtype, needs: frozenset):
+def buffers(decoder, n: int, dtype, needs: frozenset):
     """Empty keys, values and evidence for every layer of one prompt of bucket n."""
     shape = (1, decoder.heads, n, decoder.head_dim)
     size = ev.Shape(
@@ -122,7 +122,7 @@ def _prefill_row(
     n, runs = attention.plan(len(ids), chunk)
     tokens = np.zeros(n, np.int32)
     tokens[: len(ids)] = ids
-    kv, seen = _buffers(decoder, n, lm.params["embed"]["weight"].dtype, needs)
+    kv, seen = buffers(decoder, n, lm.params["embed"]["weight"].dtype, needs)
     kv, logits = [list(pair) for pair in kv], []
     for run in runs:
         x = _run(lm, run, tokens, kv, seen)

@@ -20,7 +20,7 @@ from safetensors.flax import save_file
 
 from kvjax import evidence as ev
 from kvjax.calibrate.artefact import model_facts
-from kvjax.prefill import Prefilled, PrefilledRow, _buffers
+from kvjax.prefill import Prefilled, PrefilledRow, buffers
 
 #: Raised whenever the header's or a tensor's meaning changes.
 VERSION = 1
@@ -155,7 +155,7 @@ def _empty(lm: Any, buckets: list[int], needs: frozenset, all_logits: bool) -> P
     """A prefill of these buckets, all zeros: its structure, names, shapes and dtypes are those of the file."""
 
     def row(n: int) -> PrefilledRow:
-        kv, seen = _buffers(lm.decoder, n, _dtype(lm), needs)
+        kv, seen = buffers(lm.decoder, n, _dtype(lm), needs)
         v = lm.decoder.vocab
         return PrefilledRow(
             ids=jnp.zeros(n, jnp.int32), length=jnp.zeros(1, jnp.int32), k=tuple(k for k, _ in kv), v=tuple(v for _, v in kv),

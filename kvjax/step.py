@@ -16,6 +16,7 @@ from kvjax import evidence as ev
 from kvjax.attend import Heads
 from kvjax.cache import KVCache
 from kvjax.evict import evict
+from kvjax.kernels.append import append, behind
 from kvjax.kernels.ragged_attention import probabilities
 from kvjax.policy import Policy
 
@@ -60,30 +61,24 @@ class StepBlock:
         return jnp.where(real, p, 0.0).sum(3)
 
 
-def append(cache: KVCache, layer: int, encode, *, heads: Heads, positions, real: Bool[Array, "b t"]) -> KVCache:
-    """Write new keys, values and positions behind each region's last slot; rows that are not real are left out.
-
-    `encode` is the encoder as this layer uses it.
-    """
-    b, h, t, d = heads.k.shape
-    behind = cache.start[layer] + cache.length[layer]
-    slot = behind[..., None] + jnp.arange(t, dtype=jnp.int32)
-    slot = jnp.where(real[:, None], slot, cache.slots).reshape(-1)
-    put = lambda pool, rows: pool.at[slot].set(rows.astype(pool.dtype), mode="drop")  # noqa: E731
-    at = jnp.broadcast_to(positions[:, None], (b, h, t)).reshape(-1)
-    return cache.replace(
-        k=put(cache.k, encode.encode(heads.k).reshape(-1, cache.k.shape[1])),
-        v=encode.values.put(cache.v, slot, heads.v.reshape(-1, d)),
-        pos=put(cache.pos, at),
-        stats={name: put(x, jnp.zeros(slot.shape)) for name, x in cache.stats.items()},
-        length=cache.length.at[layer].add(real.sum(-1).astype(jnp.int32)[:, None]),
+def _append(cache: KVCache, layer: int, encode, *, heads: Heads, positions, count: Int32[Array, " b"]) -> KVCache:
+    """New keys as `encode` stores them, values and positions behind each region's last slot, with statistics of zero."""
+    (b, h, t, d), start, length = heads.k.shape, cache.start[layer], cache.length[layer]
+    rows = dict(
+        k=encode.encode(heads.k),
+        pos=jnp.broadcast_to(positions[:, None], (b, h, t)),
+        stats={name: jnp.zeros((b, h, t)) for name in cache.stats},
     )
+    pools = append({name: getattr(cache, name) for name in rows}, rows, start, length, count)
+    where = behind(start, length, count, t=t, slots=cache.slots).reshape(-1)
+    v = encode.values.append(cache.v, where, heads.v.reshape(-1, d))
+    return cache.replace(v=v, length=cache.length.at[layer].add(count[:, None]), **pools)
 
 
 def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, real, count):
     """Append, attend over everything, then evict: the seam of one layer."""
     window, encode, retrieve = spec.decoder.windows[layer], spec.encode.at(layer), spec.retrieve.at(layer)
-    cache = append(cache, layer, encode, heads=heads, positions=positions, real=real)
+    cache = _append(cache, layer, encode, heads=heads, positions=positions, count=count)
     out, lse, cache = retrieve.attend(heads, cache, layer, positions=positions, window=window, encode=encode, cap=spec.cap)
     cache = retrieve.observe(cache, layer, heads, real=real, lse=lse)
     if spec.policy is not None:

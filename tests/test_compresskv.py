@@ -15,7 +15,7 @@ from kvjax.calibrate.retrieval_heads import top_heads
 from kvjax.methods.compresskv import compresskv
 from kvjax.retrieve import MaskHeads, ZeroOutput, ZeroQuery
 from kvjax.score import AvgPool, RetrievalHeads
-from kvjax.score.retrieval_heads import by_position, head_scores, rows_of_heads
+from kvjax.score.retrieval_heads import by_position, head_scores, mass_of_heads
 from kvjax.select import TopK
 from tests.conftest import ids_of
 from tests.eager import dense, run_dense
@@ -80,7 +80,7 @@ def test_weights_that_do_not_sum_to_one_are_shares_of_their_sum():
 def test_k2_scores():
     a = jnp.asarray([HEAD_A, HEAD_B], jnp.float32)[None]
     a = jnp.pad(a, ((0, 0), (0, 0), (0, 0), (0, 2)))
-    p = head_scores(a, jnp.broadcast_to(jnp.arange(6) < 4, (1, 2, 6)), AvgPool(3)).mean(1)
+    p = head_scores(a.sum(2), jnp.broadcast_to(jnp.arange(6) < 4, (1, 2, 6)), AvgPool(3)).mean(1)
     np.testing.assert_allclose(p[0, :4], [0.2, 0.4, 0.366667, 0.316667], atol=1e-6)
 
 
@@ -132,10 +132,10 @@ def test_permuting_the_heads_together_with_the_table_changes_nothing(pre):
     valid = jnp.broadcast_to(jnp.arange(n) < 90, (1, 2, n))
     where = dict(pos=jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), (1, 2, n)), valid=valid, length=row.length)
     q = row.evidence[0].window_queries(8)
-    want = rows_of_heads(q, row.k[0], heads, **where)
+    want = mass_of_heads(q, row.k[0], heads, **where)
     moved = jnp.asarray([1, 0, 3, 2])[heads]  # the two query heads of each KV head change places
     moved = (moved + 2) % 4  # and so do the KV heads
-    got = rows_of_heads(q[:, ::-1, ::-1], row.k[0][:, ::-1], moved, **where)
+    got = mass_of_heads(q[:, ::-1, ::-1], row.k[0][:, ::-1], moved, **where)
     np.testing.assert_allclose(got, want, atol=1e-7)
 
 

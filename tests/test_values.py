@@ -62,10 +62,23 @@ def test_put_take_and_copy(home, dtype):
 
 
 @pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("rows", [3, 40])
+def test_append(home, rows):
+    """New rows in their slots, one that is not real in none but the store's last; all others as they were."""
+    store, want = filled(home)
+    slots, new = np.arange(rows, dtype=np.int32) * 7 + 5, np.random.default_rng(1).normal(size=(rows, D)).astype(np.float32)
+    slots[1] = SLOTS
+    got = all_rows(home, jax.jit(home.append, donate_argnums=0)(store, jnp.asarray(slots), jnp.asarray(new)))
+    want[slots[slots < SLOTS]] = new[slots < SLOTS]
+    np.testing.assert_array_equal(got[:-1], want[:-1])
+    assert any((got[-1] == row).all() for row in (want[-1], new[1]))
+
+
+@pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.2, 1.0])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_weigh(home, share, dtype):
-    """A few of 300 slots, some, and all: each goes in a list of another size; 300 is no power of two."""
+    """None of 300 slots, a few, some, and all: in no list to five; 300 is no power of two."""
     store, rows = filled(home, dtype=dtype)
     weights = random_weights((2, 2, 3, 2, 300), LENGTH, share)
     got = jax.jit(home.weigh)(store, jnp.asarray(START), jnp.asarray(weights))
@@ -89,7 +102,7 @@ def _program(home, store, start, weights, steps):
 
     def turn(state):
         i, store, total = state
-        store = home.put(store, start[:, 0] + i, jnp.full((2, D), i, jnp.float32))
+        store = home.append(store, start[:, 0] + i, jnp.full((2, D), i, jnp.float32))
         total = total + home.weigh(store, start, weights)
         move = jnp.where(i % 2 == 0, start[:, 1], SLOTS)
         store = home.copy(store, start[:, 0] + i, move)

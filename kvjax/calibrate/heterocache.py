@@ -15,9 +15,9 @@ from jaxtyping import Array, Bool, Float32
 from kvjax.calibrate import roles
 from kvjax.calibrate.watched import rows_of, watch
 from kvjax.evidence import WindowQueries
+from kvjax.kernels.window_scores import window_scores
 from kvjax.prefill import Prefilled, prefill
 from kvjax.score import AvgPool
-from kvjax.score.window import window_attention
 
 
 def silent(done: int, total: int) -> None:
@@ -29,8 +29,8 @@ def last_rows(pre: Prefilled) -> Float32[Array, "l h n"]:
     (row,), rows = pre.rows, []
     for k, seen in zip(row.k, row.evidence, strict=True):
         n = jnp.broadcast_to(jnp.arange(k.shape[2], dtype=jnp.int32), k.shape[:3])
-        a = window_attention(seen.window_queries(1), k, pos=n, valid=n < row.length[:, None, None], length=row.length)
-        rows.append(a[0, :, :, 0].mean(1))
+        a = window_scores(seen.window_queries(1), k, pos=n, valid=n < row.length[:, None, None], length=row.length)
+        rows.append(a[0].mean(1))
     return jnp.stack(rows)[..., : pre.lengths[0]]
 
 

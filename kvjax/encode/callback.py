@@ -122,6 +122,8 @@ class ByCallback(OnHost):
     def put(self, store: HostRows, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> HostRows:
         return _write(store, _put, slots, rows.astype(store.dtype))
 
+    append = put
+
     def take(self, store: HostRows, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
         found = jax.ShapeDtypeStruct((*slots.shape, store.shape[1]), store.dtype)
         return jax.pure_callback(_take, found, store.state, slots)

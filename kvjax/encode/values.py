@@ -1,7 +1,7 @@
 """Where values live: on the device, in host memory beside it, or in NumPy rows behind a callback. One seam, three homes.
 
-A *store* holds rows [slots, d]. Everything the library does with values goes through six operations of the home: `empty`, `put`,
-`take`, `copy`, `weigh` and, between programs, `relocate` and `concatenate`.
+A *store* holds rows [slots, d]. Everything the library does with values goes through the operations of the home: `empty`, `put`,
+`append`, `take`, `copy`, `weigh` and, between programs, `relocate` and `concatenate`.
 """
 
 from typing import Any, ClassVar
@@ -15,8 +15,12 @@ from jax.experimental.compute_on import compute_on
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 _HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
-#: Slots weighed at a time on the device; slots of the smallest list that crosses to the host.
-_BLOCK, _FEWEST = 256, 64
+#: Slots weighed at a time on the device.
+_BLOCK = 256
+#: A list that crosses to the host is this part of the padded region, and at least so many slots.
+_PART, _FEWEST = 16, 64
+#: Most rows appended without a loop.
+_UNROLLED = 16
 
 
 @struct.dataclass
@@ -32,6 +36,10 @@ class OnDevice:
     def put(self, store: Any, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> Any:
         """Write rows to slots; a slot beyond the store is left out."""
         return store.at[slots].set(rows.astype(store.dtype), mode="drop")
+
+    def append(self, store: Any, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> Any:
+        """Write a step's few new rows; a slot beyond the store is left out, or writes the last slot (slack, which nobody reads)."""
+        return self.put(store, slots, rows)
 
     def take(self, store: Any, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
         """The rows of `slots`; a slot beyond the store reads the last one."""
@@ -76,9 +84,13 @@ def last_used(weights: Float32[Array, "b h g t n"]) -> Int32[Array, "b h"]:
 
 def listed(chosen: Bool[Array, "b h n"], size: int) -> Int32[Array, "b h size"]:
     """The first `size` chosen slots, ascending; n where there are fewer."""
-    ranks = jnp.cumsum(chosen, -1, dtype=jnp.int32)
-    find = jax.vmap(jax.vmap(lambda ranks: jnp.searchsorted(ranks, jnp.arange(1, size + 1, dtype=jnp.int32), side="left")))
-    return find(ranks).astype(jnp.int32)
+    return _listed(jnp.cumsum(chosen, -1, dtype=jnp.int32), 0, size)
+
+
+def _listed(ranks: Int32[Array, "b h n"], first: Any, size: int) -> Int32[Array, "b h size"]:
+    """The slots where the count of chosen ones, `ranks`, becomes first + 1 to first + size."""
+    wanted = first + jnp.arange(1, size + 1, dtype=jnp.int32)
+    return jax.vmap(jax.vmap(lambda ranks: jnp.searchsorted(ranks, wanted, side="left")))(ranks).astype(jnp.int32)
 
 
 def sources(old: Any, new: Any, length: Any, slots: int) -> np.ndarray:
@@ -110,8 +122,9 @@ _moved = jax.jit(_take)
 class OnHost(OnDevice):
     """Values in pinned host memory; the weighted sum is computed there and only its result comes back.
 
-    The device sends indices, weights and new rows: `weigh` lists the slots with any weight, of all query heads of a KV head, in
-    the smallest of three sizes (a sixteenth, a quarter, all of the padded region) that holds the fullest head's list.
+    The device sends indices, weights and new rows. `weigh` lists the slots with any weight, of all query heads of a KV head, a
+    sixteenth of the padded region at a time; the device makes the next list while the host weighs one. `append` writes from the
+    device into host memory: host computations never write in place on a GPU, so `put` copies the store there.
     """
 
     home: ClassVar[str] = "host"
@@ -122,6 +135,15 @@ class OnHost(OnDevice):
     def put(self, store: Any, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> Any:
         return _put(store, slots, rows.astype(store.dtype))
 
+    def append(self, store: Any, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> Any:
+        rows = rows.astype(store.dtype)
+
+        def write(i, store):
+            row = jax.device_put(lax.dynamic_slice_in_dim(rows, i, 1), _HOST)
+            return lax.dynamic_update_slice(store, row, (slots[i], jnp.int32(0)))
+
+        return lax.fori_loop(0, len(slots), write, store, unroll=min(len(slots), _UNROLLED))
+
     def take(self, store: Any, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
         return jax.device_put(_take(store, slots), _DEVICE)
 
@@ -129,22 +151,21 @@ class OnHost(OnDevice):
         self, store: Any, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
     ) -> Float32[Array, "b h g t d"]:
         n = weights.shape[-1]
-        chosen = (weights > 0).any((2, 3))
+        size = max(min(n, _FEWEST), n // _PART)
+        ranks = jnp.cumsum((weights > 0).any((2, 3)), -1, dtype=jnp.int32)
 
-        def send(size: int):
-            def branch():
-                index = listed(chosen, size)
-                real, index = index < n, jnp.where(index < n, index, 0)  # a list's rest reads the region's first slot, by 0
-                sent = jnp.take_along_axis(weights, index[:, :, None, None], -1)
-                sent = jnp.where(real[:, :, None, None], sent, 0.0)
-                return self.weigh_listed(store, start[..., None] + index, sent)
+        def part(i):
+            index = _listed(ranks, i * size, size)
+            real, index = index < n, jnp.where(index < n, index, 0)  # a list's rest reads the region's first slot, by 0
+            sent = jnp.take_along_axis(weights, index[:, :, None, None], -1)
+            return start[..., None] + index, jnp.where(real[:, :, None, None], sent, 0.0)
 
-            return branch
+        def turn(state):
+            i, total, sent = state
+            return i + 1, total + self.weigh_listed(store, *sent), part(i + 1)
 
-        sizes = sorted({max(min(n, _FEWEST), n // 16), max(min(n, _FEWEST), n // 4), n})
-        most = chosen.sum(-1).max()
-        kind = sum((most > size).astype(jnp.int32) for size in sizes[:-1]) if len(sizes) > 1 else jnp.int32(0)
-        return lax.switch(kind, [send(size) for size in sizes])
+        zeros, most = jnp.zeros((*weights.shape[:-1], store.shape[1]), jnp.float32), ranks[..., -1].max()
+        return lax.while_loop(lambda state: state[0] * size < most, turn, (jnp.int32(0), zeros, part(jnp.int32(0))))[1]
 
     def weigh_listed(
         self, store: Any, slots: Int32[Array, "b h n"], weights: Float32[Array, "b h g t n"]

@@ -9,29 +9,26 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32, Integer
 
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.kernels.window_scores import window_scores
 from kvjax.score.pool import AvgPool
-from kvjax.score.window import window_attention
 from kvjax.stage import Scorer
 from kvjax.types import Keys, Mask, Positions, Scores, table
 from kvjax.view import LayerView
 
 
-def head_scores(a: Float32[Array, "b r w n"], before: Bool[Array, "b r n"], pool: Any) -> Float32[Array, "b r n"]:
-    """p^h = pool(Σ_w a) over the columns before the window, zeros outside them; the window's columns keep their plain sum (K2)."""
-    mass = a.sum(2)
+def head_scores(mass: Float32[Array, "b r n"], before: Bool[Array, "b r n"], pool: Any) -> Float32[Array, "b r n"]:
+    """p^h = pool(mass) over the columns before the window, zeros outside them; the window's columns keep their mass (K2)."""
     return jnp.where(before, pool(jnp.where(before, mass, 0.0)), mass)
 
 
-def rows_of_heads(
+def mass_of_heads(
     q: Float[Array, "b h g w d"], k: Keys, heads: Integer[Array, " r"], *, pos: Positions, valid: Mask, length: Int32[Array, " b"]
-) -> Float32[Array, "b r w n"]:
-    """The window's attention rows of the query heads `heads`, each over the keys of its own KV head heads // g."""
+) -> Float32[Array, "b r n"]:
+    """Σ_w a: what the window's queries of the query heads `heads` attend to, each over the keys of its own KV head heads // g."""
     b, h, g, w, d = q.shape
     owner = heads // g
-    rows = window_attention(
-        q.reshape(b, h * g, w, d)[:, heads][:, :, None], k[:, owner], pos=pos[:, owner], valid=valid[:, owner], length=length
-    )
-    return rows[:, :, 0]
+    q = q.reshape(b, h * g, w, d)[:, heads][:, :, None]
+    return window_scores(q, k[:, owner], pos=pos[:, owner], valid=valid[:, owner], length=length)[:, :, 0]
 
 
 def by_position(
@@ -93,9 +90,9 @@ class RetrievalHeads(Scorer):
         q = seen.window_queries(self.window)
         heads, where = jnp.asarray(self.heads), dict(pos=view.pos, valid=view.valid)
         owner = heads // q.shape[2]
-        rows = rows_of_heads(q, view.k, heads, length=seen.length, **where)
+        mass = mass_of_heads(q, view.k, heads, length=seen.length, **where)
         before = view.valid & (view.pos < (seen.length - self.window)[:, None, None])
-        p = head_scores(rows, before[:, owner], self.pool)
+        p = head_scores(mass, before[:, owner], self.pool)
         slots = jnp.where(view.valid, view.pos, -1)
         return lax.cond(
             (slots == slots[:, :1]).all(),

@@ -4,30 +4,14 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.kernels.window_scores import window_scores
 from kvjax.score.heads import GroupMean
 from kvjax.score.pool import AvgPool
 from kvjax.stage import Scorer
-from kvjax.types import Keys, Mask, Positions, Scores
+from kvjax.types import Scores
 from kvjax.view import LayerView
-
-
-def window_attention(
-    q: Float[Array, "b h g w d"], k: Keys, *, pos: Positions, valid: Mask, length: Int32[Array, " b"]
-) -> Float32[Array, "b h g w n"]:
-    """softmax_n(q k / sqrt(d)) of the last w queries over all keys held, causal inside the window.
-
-    Query i stands at position length - w + i. Rows before the first token (prompts shorter than the window) are zero.
-    """
-    w, d = q.shape[-2:]
-    z = jnp.einsum("bhgwd,bhnd->bhgwn", q, k, preferred_element_type=jnp.float32) / jnp.sqrt(jnp.float32(d))
-    at = length[:, None] - w + jnp.arange(w)
-    sees = valid[:, :, None, None, :] & (pos[:, :, None, None, :] <= at[:, None, None, :, None])
-    z = jnp.where(sees, z, -jnp.inf)
-    a = jnp.exp(z - jnp.max(z, -1, keepdims=True, initial=jnp.finfo(jnp.float32).min))
-    return a / jnp.maximum(a.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
 
 
 @struct.dataclass
@@ -55,8 +39,7 @@ class WindowAttention(Scorer):
 
     def score(self, view: LayerView, seen: Evidence) -> Scores:
         q = seen.window_queries(self.window)
-        a = window_attention(q, view.k, pos=view.pos, valid=view.valid, length=seen.length)
-        rows = jnp.minimum(seen.length, self.window)[:, None, None, None]
-        mean = a.sum(3) / rows
+        mass = window_scores(q, view.k, pos=view.pos, valid=view.valid, length=seen.length)
+        mean = mass / jnp.minimum(seen.length, self.window)[:, None, None, None]
         before = (view.valid & (view.pos < (seen.length - self.window)[:, None, None]))[:, :, None]
         return self.heads(jnp.where(before, self.pool(jnp.where(before, mean, 0.0)), mean))

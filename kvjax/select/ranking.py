@@ -27,15 +27,32 @@ def keys(ranking: Ranking) -> UInt32[Array, "l b h n"]:
 def top(rank: UInt32[Array, "... n"], k: Int32[Array, "..."]) -> Bool[Array, "... n"]:
     """Mask of the k largest keys along the last axis; equal keys by lower index; never an invalid slot.
 
-    k is data: 32 halvings find the k-th key, so one program serves every budget.
+    k is data: bisection between the smallest and the largest valid key finds a threshold that k keys reach, so one program serves
+    every budget. It ends as soon as every row has one, after at most 32 halvings; only then are ties counted, if there are any.
     """
+    reached = lambda threshold: (rank >= threshold[..., None]).sum(-1, dtype=jnp.int32)  # noqa: E731
 
-    def halve(i, threshold):
-        trial = threshold | (jnp.uint32(1) << (31 - i).astype(jnp.uint32))
-        enough = (rank >= trial[..., None]).sum(-1) >= k
-        return jnp.where(enough, trial, threshold)
+    def halve(state):
+        low, high, count = state
+        trial = high - (high - low) // 2
+        many = reached(trial)
+        enough, found = many >= k, count == k
+        low, high = jnp.where(enough & ~found, trial, low), jnp.where(enough, high, trial - 1)
+        return low, high, jnp.where(enough & ~found, many, count)
 
-    threshold = lax.fori_loop(0, 32, halve, jnp.zeros(k.shape, jnp.uint32))[..., None]
+    low = jnp.min(jnp.where(rank == _INVALID, jnp.uint32(0xFFFFFFFF), rank), -1)
+    searching = lambda state: ((state[2] != k) & (state[1] > state[0])).any()  # noqa: E731
+    low, _, count = lax.while_loop(searching, halve, (low, rank.max(-1), reached(low)))
+    return lax.cond((count == k).all(), _at_least, _with_ties, rank, low[..., None], k[..., None])
+
+
+def _at_least(rank, threshold, k):
+    del k
+    return (rank >= threshold) & (rank != _INVALID)
+
+
+def _with_ties(rank, threshold, k):
+    """Keys above the threshold, then the first of those equal to it."""
     above, equal = rank > threshold, rank == threshold
-    spare = k[..., None] - above.sum(-1, keepdims=True)
-    return (above | (equal & (jnp.cumsum(equal, -1) <= spare))) & (rank != _INVALID)
+    spare = k - above.sum(-1, keepdims=True, dtype=jnp.int32)
+    return (above | (equal & (jnp.cumsum(equal, -1, dtype=jnp.int32) <= spare))) & (rank != _INVALID)

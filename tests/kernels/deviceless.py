@@ -103,12 +103,29 @@ def _assemble(kernel) -> Assembled:
     return Assembled(kernel.name, number(r"Used (\d+) registers"), spills, kernel.shared_mem_bytes)
 
 
-def compiled(f, *args, capability: int = 90, **static):
-    """The jitted f compiled by XLA:GPU for an H200 that is not there; `args` are arrays or their shapes."""
+def compiled(f, *args, capability: int = 90, options: dict | None = None, **static):
+    """The jitted f compiled by XLA:GPU, with its `options`, for an H200 that is not there; `args` are arrays or their shapes."""
     sharding = jax.sharding.NamedSharding(_mesh(), jax.sharding.PartitionSpec())
     shape = partial(_shape, sharding=sharding)
     with jax.sharding.use_abstract_mesh(sharding.mesh.abstract_mesh), compute_capability(capability), _unchecked():
-        return f.trace(*jax.tree.map(shape, args), **static).lower(lowering_platforms=("cuda",)).compile()
+        traced = f.trace(*jax.tree.map(shape, args), **static)
+        lowered = traced.lower(lowering_platforms=("cuda",))
+        _place(lowered, traced.jaxpr.in_avals)
+        return lowered.compile(compiler_options=options)
+
+
+def _place(lowered, avals) -> None:
+    """Host memory for the arguments that live there: a device that is not there has no memories, so that shardings lose theirs."""
+    from jax._src.lib.mlir import ir
+
+    module, kept = lowered.compiler_ir("stablehlo"), sorted(lowered._lowering.compile_args["kept_var_idx"])
+    with module.context:
+        main = next(f for f in module.body.operations if f.attributes["sym_name"].value == "main")
+        attributes = [{x.name: x.attr for x in (a[i] for i in range(len(a)))} for a in main.attributes["arg_attrs"]]
+        for at, attribute in zip(kept, attributes, strict=True):
+            if avals[at].memory_space == jax.memory.Space.Host:
+                attribute["mhlo.memory_kind"] = ir.StringAttr.get("pinned_host")
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(x) for x in attributes])
 
 
 @contextmanager

@@ -1,0 +1,6 @@
+"""Moving slots: holes of a region filled, merged rows written back, regions carried to another pool."""
+
+from .api import compact, move_regions, rewrite
+from .moves import Moves, first, plan
+
+__all__ = ["Moves", "compact", "first", "move_regions", "plan", "rewrite"]

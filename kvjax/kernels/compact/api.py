@@ -1,0 +1,85 @@
+"""Moving slots within a pool and between pools: what is computed, and which implementation computes it."""
+
+from typing import Any
+
+import jax
+from jaxtyping import Array, Int32
+
+from kvjax.kernels.dispatch import Operation
+
+from . import reference, xla
+from .moves import Moves
+
+#: Implementations by name; each module defines `compact`, `rewrite` and `move_regions`.
+IMPLEMENTATIONS = {"xla": xla, "reference": reference}
+_OPERATION = Operation("compact", IMPLEMENTATIONS, (), __package__)
+
+
+def compact(pools: Any, start: Int32[Array, "b h"], moves: Moves, *, impl: str | None = None) -> Any:
+    """Holes filled: pool[start + targets_i] = pool[start + sources_i] for i < count, in every region.
+
+    Args:
+        pools: a pytree of arrays [s, ...].
+        start: first slot of each region.
+        moves: from `plan`: sources lie at or above a region's new end and targets below it, so their order does not matter.
+        impl: a key of IMPLEMENTATIONS; None chooses.
+
+    Returns:
+        The pools; in place where the program owns them (a donated argument of jit). Slots above the new ends are unspecified.
+
+    Raises:
+        ValueError: moves for other regions, an implementation that is unknown.
+
+    Source: none; a region is in no order afterwards, which attention does not mind.
+    """
+    if moves.count.shape != start.shape:
+        raise ValueError(f"moves are for regions {moves.count.shape} (b, h), start is {start.shape}")
+    return _OPERATION.call(impl, "compact", pools, start, moves)
+
+
+def rewrite(
+    pools: Any, rows: Any, slots: Int32[Array, "b h n"], count: Int32[Array, "b h"], *, impl: str | None = None
+) -> Any:
+    """Rows written back: pool[slots_i] = rows_i for i < count, in every region.
+
+    Args:
+        pools: a pytree of arrays [s, ...].   rows: the same structure, [b, h, n, ...] each; cast to their pool's dtype.
+        slots: slots of the pool, none named twice among the first `count`.   count: rows to write, 0 to n; data.
+        impl: a key of IMPLEMENTATIONS; None chooses.
+
+    Returns:
+        The pools; in place where the program owns them. It costs the rows that are written, not those that could be.
+
+    Raises:
+        ValueError: rows that do not fit their pool, an implementation that is unknown.
+    """
+    for pool, new in zip(jax.tree.leaves(pools), jax.tree.leaves(rows), strict=True):
+        if new.shape[:3] != slots.shape or new.shape[3:] != pool.shape[1:] or count.shape != slots.shape[:2]:
+            raise ValueError(
+                f"rows must be {slots.shape} (b, h, n) by a pool's row, count (b, h); got {new.shape}, {pool.shape}, {count.shape}"
+            )
+    return _OPERATION.call(impl, "rewrite", pools, rows, slots, count)
+
+
+def move_regions(
+    source: Any,
+    old: Int32[Array, "*r"],
+    new: Int32[Array, "*r"],
+    length: Int32[Array, "*r"],
+    *,
+    slots: int,
+    impl: str | None = None,
+) -> Any:
+    """Regions in another pool: out[new + i] = source[old + i] for i < length, in every region.
+
+    Args:
+        source: a pytree of arrays [s, ...]; they stay as they are.
+        old, new: first slot of each region in the source and in what is returned; new regions follow each other in ascending order.
+        length: slots of each region; all data.
+        slots: slots of the new pools; static. At least 256 beyond the last region, in the source too: `dynamic_slice` clamps.
+        impl: a key of IMPLEMENTATIONS; None chooses.
+
+    Returns:
+        New pools; slots of no region are unspecified.
+    """
+    return _OPERATION.call(impl, "move_regions", source, old, new, length, slots=slots)

@@ -1,0 +1,63 @@
+"""Moving slots in plain XLA: loops whose trip counts are data, so that what does not move costs nothing."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+#: Slots moved at a time between pools; no more than the pool's slack, which a block may run into behind the last region.
+BLOCK = 256
+
+
+@jax.jit
+def compact(pools, start, moves):
+    """See `api.compact`."""
+    start, sources, targets, count = map(_flat, (start[..., None], moves.sources, moves.targets, moves.count[..., None]))
+
+    def move(r, i, pools):
+        row = lambda x: lax.dynamic_slice_in_dim(x, start[r, 0] + sources[r, i], 1)  # noqa: E731
+        put = lambda x: lax.dynamic_update_slice_in_dim(x, row(x), start[r, 0] + targets[r, i], 0)  # noqa: E731
+        return jax.tree.map(put, pools)
+
+    return _each(count[:, 0], move, pools)
+
+
+@jax.jit
+def rewrite(pools, rows, slots, count):
+    """See `api.rewrite`."""
+    rows, slots, count = jax.tree.map(_flat, (rows, slots, count[..., None]))
+
+    def write(r, i, pools):
+        def put(x, new):
+            row = lax.dynamic_slice(new, (r, i, *(0,) * (x.ndim - 1)), (1, 1, *x.shape[1:]))[0]
+            return lax.dynamic_update_slice_in_dim(x, row.astype(x.dtype), slots[r, i], 0)
+
+        return jax.tree.map(put, pools, rows)
+
+    return _each(count[:, 0], write, pools)
+
+
+@partial(jax.jit, static_argnames=("slots",))
+def move_regions(source, old, new, length, *, slots: int):
+    """See `api.move_regions`; a region's last block may run past it, into what is written next."""
+    pools = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), source)
+    old, new, length = (x.reshape(-1) for x in (old, new, length))
+
+    def block(r, i, pools):
+        rows = lambda x: lax.dynamic_slice_in_dim(x, old[r] + i * BLOCK, BLOCK)  # noqa: E731
+        put = lambda pool, x: lax.dynamic_update_slice_in_dim(pool, rows(x), new[r] + i * BLOCK, 0)  # noqa: E731
+        return jax.tree.map(put, pools, source)
+
+    return _each(-(-length // BLOCK), block, pools)
+
+
+def _each(count, f, pools):
+    """f(region, i, pools) for i < count of every region, one after the other."""
+    region = lambda r, pools: lax.fori_loop(0, count[r], lambda i, pools: f(r, i, pools), pools)  # noqa: E731
+    return lax.fori_loop(0, count.shape[0], region, pools)
+
+
+def _flat(x):
+    """Rows and KV heads as one axis."""
+    return x.reshape(-1, *x.shape[2:])
