@@ -11,6 +11,7 @@ from typing import Any
 #: Our methods that kvpress has too.
 PRESSES = (
     "snapkv", "pyramidkv", "streaming_llm", "knorm", "keydiff", "tova", "adakv", "expected_attention", "ada_expected",
+    "local_window",
 )  # fmt: skip
 SCRIPT = Path(__file__).with_name("peers.py")
 
@@ -30,7 +31,9 @@ def cell(method: str | None, share: float) -> dict[str, Any] | None:
     return {"name": f"kvpress {method} {share:g}", "press": method, "ratio": 1.0 - share}
 
 
-def peers(lm: Any, cells: Sequence[dict], prompts: Sequence[dict], *, dtype: str, rounds: int, new: int) -> dict[str, Any]:
+def peers(
+    lm: Any, cells: Sequence[dict], prompts: Sequence[dict], *, dtype: str, rounds: int, new: int, stop: Sequence[int] = ()
+) -> dict[str, Any]:
     """Times of the peers, or {"missing": why}.
 
     Args:
@@ -39,6 +42,7 @@ def peers(lm: Any, cells: Sequence[dict], prompts: Sequence[dict], *, dtype: str
         prompts: {"context": ids, "fed": ids}.
         rounds: counted rounds after one that warms up; 0 counts the first.
         new: greedy steps after the fed tokens.
+        stop: tokens that end them earlier.
 
     Returns:
         {"versions", "cells": {name: [{"prefill", "fed", "steps", "bytes"}]}}, seconds.
@@ -48,7 +52,8 @@ def peers(lm: Any, cells: Sequence[dict], prompts: Sequence[dict], *, dtype: str
         return {"missing": "no peers measured: set $KVJAX_PEERS to a Python with torch, transformers 5.2 and kvpress 0.5.5"}
     if not Path(lm.origin).is_dir():
         return {"missing": f"no peers measured: they need a Hugging Face folder, the model came from {lm.origin}"}
-    job = {"model": lm.origin, "dtype": dtype, "threads": len(os.sched_getaffinity(0)), "rounds": rounds, "new": new}
+    threads = len(os.sched_getaffinity(0))
+    job = {"model": lm.origin, "dtype": dtype, "threads": threads, "rounds": rounds, "new": new, "stop": list(stop)}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.json"
         file.write_text(json.dumps(job | {"cells": list(cells), "prompts": list(prompts)}))

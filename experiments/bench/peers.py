@@ -3,11 +3,12 @@
 Run by `experiments.bench` as `$KVJAX_PEERS experiments/bench/peers.py JOB.json`; imports nothing of this project, because
 the peers need other versions. Tested with torch 2.13, transformers 5.2, kvpress 0.5.5. Prints one line of JSON.
 
-A job: {"model": folder, "dtype", "threads", "rounds", "new", "cells": [{"name", "press", "ratio"}],
+A job: {"model": folder, "dtype", "threads", "rounds", "new", "stop": ids, "cells": [{"name", "press", "ratio"}],
         "prompts": [{"context": ids, "fed": ids}]}; a cell without a press is transformers' dynamic cache.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import sys
@@ -31,7 +32,7 @@ def main(path):
     for count in range(job["rounds"] + 1):
         for cell in job["cells"]:
             for prompt in job["prompts"]:
-                timed = run(model, cell, prompt, job["new"])
+                timed = run(model, cell, prompt, job["new"], job["stop"])
                 if count or job["rounds"] == 0:
                     sides[cell["name"]].append(timed)
     print(json.dumps({"versions": versions(), "cells": sides}))
@@ -45,7 +46,7 @@ def load(job):
     return AutoModelForCausalLM.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"])).eval()
 
 
-def run(model, cell, prompt, new):
+def run(model, cell, prompt, new, stop):
     """Prefill, then the fed tokens, then greedy steps: seconds of the prefill, of the feeding and of each step."""
     import torch
     from transformers import DynamicCache
@@ -63,6 +64,8 @@ def run(model, cell, prompt, new):
     marks.append(time.perf_counter())
     tokens = []
     for step in range(new):
+        if tokens[-1:] and tokens[-1] in stop:
+            break
         tokens.append(int(logits[0, -1].argmax()))
         logits = feed(model, cache, tokens[-1:], at + step)
         marks.append(time.perf_counter())
@@ -90,6 +93,7 @@ def make_press(cell):
         "snapkv": kvpress.SnapKVPress,
         "pyramidkv": kvpress.PyramidKVPress,
         "streaming_llm": kvpress.StreamingLLMPress,
+        "local_window": functools.partial(kvpress.StreamingLLMPress, n_sink=0),
         "knorm": kvpress.KnormPress,
         "keydiff": kvpress.KeyDiffPress,
         "tova": kvpress.TOVAPress,

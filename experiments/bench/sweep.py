@@ -2,58 +2,75 @@
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import mean, median
 from typing import Any
 
 from experiments.bench import conditions
 from experiments.bench.beside import cell, peers
 from experiments.measure import measure
 from experiments.policies import Named
-from experiments.tasks import needle
-from experiments.tasks.answering import Answering
 
 
-def sweep(lm: Any, examples: Sequence[Any], cells: Sequence[Named], *, done: Callable = lambda count: None) -> dict[str, Any]:
-    """Time the needle task of `examples` over `cells`, then the same grid through kvpress.
+def sweep(
+    lm: Any, prompts: dict[str, Sequence[Any]], tasks: dict[str, Any], *,
+    cells: Sequence[Named], beside: Sequence[Named], whole: int, done: Callable = lambda count: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Time `cells` on each task's `prompts`, then `beside`, some of them, on the first prompts through kvpress.
 
-    The first prompt, which compiles, is timed apart: both the whole and the time of a further prompt are reported.
+    The first prompt of a task, which compiles, is timed apart. The time of a grid of `whole` prompts a task is extrapolated from
+    what was measured: ours as the first prompt and whole - 1 times the median of the others, kvpress's as the mean of its cells
+    times all cells and prompts; it compiles nothing.
+
+    Args:
+        lm: the language model.   prompts: examples by task name.   tasks: what answers, by the same names.
+        cells: of every prompt.   beside: those that the peers are timed on.   whole: prompts of the grid.
+        done: told the number of cells measured.
 
     Returns:
-        conditions, seconds of each prompt (ours), seconds a prompt (peers), ratios (above 1: kvjax is faster).
+        conditions, seconds of each prompt (ours), seconds a cell (peers), and ratios above 1 where kvjax is faster.
     """
     dtype = str(lm.params["embed"]["weight"].dtype)
-    seconds = [_ours(lm, example, cells, done) for example in examples]
-    theirs = _theirs(lm, examples, cells, dtype)
-    done(1)
-    words = f"{len(cells)} cells x {len(examples)} prompts of {len(examples[0].compressed)} tokens"
-    result = conditions("sweep", dtype, words) | {"kvjax_seconds_by_prompt": seconds}
-    result["peers"] = theirs.get("versions") or theirs["missing"]
-    if "cells" in theirs:
-        spent = sum(_seconds(run) for runs in theirs["cells"].values() for run in runs)
-        warm = spent / len(examples)
-        result |= {"kvpress_seconds_by_prompt": warm, "ratios": _ratios(seconds, warm)}
+    ours = {task: [_ours(lm, tasks[task], x, cells, done=done) for x in found] for task, found in prompts.items()}
+    words = ", ".join(f"{len(found)} {task} prompts of {len(found[0].compressed)} tokens" for task, found in prompts.items())
+    result = conditions("sweep", dtype, f"{len(cells)} cells; {words}") | {"kvjax_seconds_by_prompt": ours}
+    theirs = {}
+    for task, found in prompts.items():
+        runs = _theirs(lm, found[0], beside, dtype)
+        done(1)
+        result["peers"] = runs.get("versions") or runs["missing"]
+        if "cells" in runs:
+            theirs[task] = [_seconds(run) for several in runs["cells"].values() for run in several]
+    if len(theirs) == len(ours):
+        result |= {"kvpress_seconds_by_cell": theirs, "ratios": _ratios(ours, theirs, len(cells), whole)}
     return result
 
 
-def _ours(lm: Any, example: Any, cells: Sequence[Named], done: Callable) -> float:
+def _ours(lm: Any, task: Any, example: Any, cells: Sequence[Named], *, done: Callable) -> float:
     began = time.perf_counter()
-    for _ in measure(lm, Answering(needle), example, cells, needs=[x.policy for x in cells]):
+    for _ in measure(lm, task, example, cells, needs=[x.policy for x in cells]):
         done(1)
     return time.perf_counter() - began
 
 
-def _theirs(lm: Any, examples: Sequence[Any], cells: Sequence[Named], dtype: str) -> dict[str, Any]:
+def _theirs(lm: Any, example: Any, cells: Sequence[Named], dtype: str) -> dict[str, Any]:
     theirs = [cell(x.name.partition(":")[0], float(x.budget)) for x in cells]
     if None in theirs:
         return {"missing": "no peers measured: kvpress lacks a method of this grid"}
-    prompts = [{"context": list(x.compressed), "fed": list(x.fed)} for x in examples]
-    return peers(lm, theirs, prompts, dtype=dtype, rounds=0, new=examples[0].new_tokens)
+    prompt = {"context": list(example.compressed), "fed": list(example.fed)}
+    return peers(lm, theirs, [prompt], dtype=dtype, rounds=0, new=example.new_tokens, stop=example.stop)
 
 
 def _seconds(run: dict[str, Any]) -> float:
     return run["prefill"] + run["fed"] + sum(run["steps"])
 
 
-def _ratios(ours: list[float], theirs: float) -> dict[str, float]:
-    whole = {f"kvpress / kvjax, {len(ours)} prompts with compilation": theirs * len(ours) / sum(ours)}
-    warm = sorted(ours[1:])
-    return whole | ({"kvpress / kvjax, a further prompt": theirs / warm[len(warm) // 2]} if warm else {})
+def _ratios(ours: dict[str, list], theirs: dict[str, list], cells: int, whole: int) -> dict[str, float]:
+    further = {task: median(seconds[1:] or seconds) for task, seconds in ours.items()}
+    loop = {task: cells * mean(seconds) for task, seconds in theirs.items()}
+    grid = sum(seconds[0] + (whole - 1) * further[task] for task, seconds in ours.items())
+    each = {f"kvpress / kvjax, a further {task} prompt": loop[task] / further[task] for task in ours}
+    return each | {
+        f"kvpress / kvjax, {whole} prompts a task with compilation": whole * sum(loop.values()) / grid,
+        "kvjax hours": grid / 3600,
+        "kvpress hours": whole * sum(loop.values()) / 3600,
+    }

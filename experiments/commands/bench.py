@@ -1,23 +1,24 @@
-"""`kvjax bench attention | decode | retrieval | prefill | sweep | memory | parity | gpu`: times with their conditions.
+"""`kvjax bench attention | decode | retrieval | prefill | sweep | memory | plan | gpu`: times with their conditions.
 
-Ratios against the peers come from one run.
+Ratios against the peers come from one run. What the model answers beside the peers is in `bench_answers`.
 """
 
-from collections.abc import Callable
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from experiments.console import Dtype, JsonFile, TextFile, err, out, progress, write_json
+from experiments.bench.beside import PRESSES
+from experiments.commands import bench_answers
+from experiments.commands.bench_output import measuring, model_and_text, show
+from experiments.commands.plan import plan
+from experiments.console import Dtype, JsonFile, ModelName, TextFile, err
 from experiments.policies import parse_budget, parse_policy
-from experiments.tasks.chat import encode_plain
-from experiments.tasks.text import haystack
 
-app = typer.Typer(help="Measure speed; one benchmark at a time.", rich_markup_mode=None)
+app = typer.Typer(help="Measure speed and agreement with the peers; one benchmark at a time.", rich_markup_mode=None)
+app.command("parity")(bench_answers.parity)
+app.command("scores")(bench_answers.scores)
+app.command("plan")(plan)
 
-Model = Annotated[str, typer.Option("--model", help="Hugging Face folder or id, a .gguf file, or smollm2-135m.")]
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of context.")]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Counted rounds; medians are reported.")]
 
@@ -35,14 +36,14 @@ def attention(
     from experiments.bench.attention import shape_of
 
     found = shape_of(shape)
-    with _measuring("attention", 3 * (rounds + 1)) as done:
+    with measuring("attention", 3 * (rounds + 1)) as done:
         result = bench(found, dtype, rounds, impl=impl, done=done)
-    _show(result, json_file)
+    show(result, json_file)
 
 
 @app.command("decode")
 def decode(
-    model: Model = "smollm2-135m",
+    model: ModelName = "smollm2-135m",
     context: Context = 8064,
     policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "snapkv",
     budget: Annotated[str, typer.Option(help="256 slots per KV head, or 0.1 of the prompt.")] = "0.1",
@@ -56,15 +57,15 @@ def decode(
     from experiments.bench.decode import decode as bench
 
     named = parse_policy(policy, parse_budget(budget))
-    lm, ids = _model_and_text(model, dtype, context, text)
-    with _measuring("decode", 4 * (rounds + 1) + 1) as done:
+    lm, ids = model_and_text(model, dtype, context, text)
+    with measuring("decode", 4 * (rounds + 1) + 1) as done:
         result = bench(lm, ids, named, rounds=rounds, new=new, done=done)
-    _show(result, json_file)
+    show(result, json_file)
 
 
 @app.command("retrieval")
 def retrieval(
-    model: Model = "smollm2-135m",
+    model: ModelName = "smollm2-135m",
     context: Context = 8064,
     budget: Annotated[str, typer.Option(help="Of heterocache: slots per KV head, or the share of the prompt.")] = "0.5",
     new: Annotated[int, typer.Option(min=2, help="Tokens decoded in a round.")] = 64,
@@ -80,14 +81,14 @@ def retrieval(
     share = parse_budget(budget)
     with err.status(f"loading {model}"):
         lm = models.load(model, dtype=dtype)
-    with _measuring("retrieval", len(cells(share)) * (rounds + 1)) as done:
+    with measuring("retrieval", len(cells(share)) * (rounds + 1)) as done:
         result = bench(lm, context, share, rounds=rounds, new=new, done=done)
-    _show(result, json_file)
+    show(result, json_file)
 
 
 @app.command("prefill")
 def prefill(
-    model: Model = "smollm2-135m",
+    model: ModelName = "smollm2-135m",
     context: Context = 2048,
     rounds: Rounds = 3,
     text: TextFile = None,
@@ -97,19 +98,22 @@ def prefill(
     """Seconds to read a prompt, ours against transformers."""
     from experiments.bench.prefill import prefill as bench
 
-    lm, ids = _model_and_text(model, dtype, context, text)
-    with _measuring("prefill", 2 * (rounds + 1) + 1) as done:
+    lm, ids = model_and_text(model, dtype, context, text)
+    with measuring("prefill", 2 * (rounds + 1) + 1) as done:
         result = bench(lm, ids, rounds=rounds, done=done)
-    _show(result, json_file)
+    show(result, json_file)
 
 
 @app.command("sweep")
 def sweep(
-    model: Model = "smollm2-135m",
-    context: Context = 1024,
-    policies: Annotated[str, typer.Option(help="Comma-separated.")] = "snapkv,knorm,keydiff,expected_attention,adakv",
-    budgets: Annotated[str, typer.Option(help="Comma-separated shares kept.")] = "0.5,0.25,0.1,0.05",
-    prompts: Annotated[int, typer.Option(min=1, help="Needle prompts.")] = 3,
+    model: ModelName = "smollm2-135m",
+    context: Context = 2048,
+    policies: Annotated[str, typer.Option(help="Comma-separated.")] = ",".join(PRESSES),
+    budgets: Annotated[str, typer.Option(help="Comma-separated shares kept.")] = "0.5,0.25,0.1,0.05,0.02",
+    tasks: Annotated[str, typer.Option(help="Comma-separated tasks that are answered.")] = "needle,keyvalue",
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts a task that are timed.")] = 3,
+    whole: Annotated[int, typer.Option(min=1, help="Prompts a task of the grid, extrapolated.")] = 30,
+    beside: Annotated[str, typer.Option(help="Budgets the peers are timed at.")] = "0.25",
     text: TextFile = None,
     dtype: Dtype = "float32",
     json_file: JsonFile = None,
@@ -117,21 +121,22 @@ def sweep(
     """A grid of methods and budgets: one prefill a prompt, against kvpress's prefill for every cell."""
     from experiments.bench.sweep import sweep as bench
     from experiments.commands.sweep import grid
-    from experiments.tasks import needle
+    from experiments.commands.tasks import parse_tasks
 
-    cells = grid(policies, budgets)
-    if any(isinstance(cell.budget, int) for cell in cells):
+    cells, timed = grid(policies, budgets), grid(policies, beside)
+    if any(isinstance(cell.budget, int) for cell in (*cells, *timed)):
         raise ValueError("kvjax bench sweep takes shares (0.5), because kvpress does")
-    lm, ids = _model_and_text(model, dtype, None, text)
-    found = list(needle.examples(lm, context, prompts, 0, haystack=ids, mode="unseen"))
-    with _measuring("sweep", prompts * len(cells) + 1) as done:
-        result = bench(lm, found, cells, done=done)
-    _show(result, json_file)
+    asked = {task.NAME: task for task, _ in parse_tasks(tasks, "unseen")}
+    lm, ids = model_and_text(model, dtype, None, text)
+    found = {name: list(task.examples(lm, context, prompts, 0, haystack=ids, mode="unseen")) for name, task in asked.items()}
+    with measuring("sweep", len(asked) * (prompts * len(cells) + 1)) as done:
+        result = bench(lm, found, asked, cells=cells, beside=timed, whole=whole, done=done)
+    show(result, json_file)
 
 
 @app.command("memory")
 def memory(
-    model: Model = "smollm2-135m",
+    model: ModelName = "smollm2-135m",
     context: Context = 4096,
     policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "adakv",
     budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = "512",
@@ -144,25 +149,8 @@ def memory(
     from experiments.bench.memory import memory as bench
 
     named = parse_policy(policy, parse_budget(budget))
-    lm, ids = _model_and_text(model, dtype, context, text)
-    _show(bench(lm, ids, named, new=new), json_file)
-
-
-@app.command("parity")
-def parity(
-    model: Model = "smollm2-135m",
-    new: Annotated[int, typer.Option(min=1, help="Greedy tokens compared on each prompt.")] = 64,
-    json_file: JsonFile = None,
-) -> None:
-    """The same greedy tokens as transformers on five prompts; near-ties are listed."""
-    import models
-    from experiments.bench.parity import parity as bench
-
-    result = bench(models.load(model), new)
-    _show(result, json_file)
-    wrong = [found for found in result["divergences"] if found and not found["tie"]]
-    if wrong:
-        raise typer.Exit(1)
+    lm, ids = model_and_text(model, dtype, context, text)
+    show(bench(lm, ids, named, new=new), json_file)
 
 
 @app.command("gpu")
@@ -177,58 +165,8 @@ def gpu(
     """Every GPU kernel: error against float64, share of the copy bandwidth, beside dense attention."""
     from experiments.bench.gpu import gpu as bench
 
-    with _measuring("gpu", None) as done:
+    with measuring("gpu", None) as done:
         result = bench(dtype, rounds, impl=impl, kernels=kernels.split(","), small=small, done=done)
-    _show(result, json_file)
+    show(result, json_file)
     if not all(cell["right"] for cell in result["cells"].values()):
         raise typer.Exit(1)
-
-
-def _model_and_text(model: str, dtype: str, context: int | None, text: Path | None) -> tuple[Any, list[int]]:
-    """The model and the first `context` tokens of the haystack (all of them for None)."""
-    import models
-
-    with err.status(f"loading {model}"):
-        lm = models.load(model, dtype=dtype)
-        ids = encode_plain(lm, haystack(text).text)
-    if context is not None and context > min(len(ids), lm.decoder.max_positions):
-        limit = min(len(ids), lm.decoder.max_positions)
-        raise ValueError(f"--context {context} is beyond the {limit} tokens that the text and the model have")
-    return lm, ids[:context]
-
-
-@contextmanager
-def _measuring(name: str, steps: int | None):
-    from experiments.bench import alone
-
-    with alone(), progress() as bar:
-        line = bar.add_task(name, total=steps)
-        done: Callable[[int], None] = lambda count: bar.advance(line, count)  # noqa: E731
-        yield done
-
-
-def _show(result: dict[str, Any], json_file: Path | None) -> None:
-    """Conditions, then every figure on a line of its own."""
-    out.print(f"{result['bench']}: {result['shape']}; {result['dtype']}", markup=False)
-    out.print(f"on {result['machine']}; commit {result['commit'] or 'none'}; {result['versions']}", markup=False)
-    for field in ("seconds", "ms_per_token"):
-        for name, value in result.get(field, {}).items():
-            unit, scale = ("ms", 1e3) if field == "seconds" and value["median"] < 1 else ("s", 1.0)
-            unit, scale = ("ms/token", 1.0) if field == "ms_per_token" else (unit, scale)
-            words = f"{scale * value['median']:.2f} {unit} (min {scale * value['min']:.2f}, n={value['count']})"
-            out.print(f"  {name}: {words}", markup=False)
-    seconds = ("kvjax_seconds_by_prompt", "kvpress_seconds_by_prompt")
-    for field in ("device", "copy_gb_per_s", "allocated_bytes", "gb_per_s", *seconds, "kept_share"):
-        if field in result:
-            out.print(f"  {field}: {result[field]}", markup=False)
-    for name, value in result.get("cells", {}).items():
-        out.print(f"  {name}: {value}", markup=False)
-    for name, value in result.get("memory", {}).items():
-        out.print(f"  {name}: {value / 1e6:.2f} MB", markup=False)
-    for found in filter(None, result.get("divergences", [])):
-        out.print(f"  parted: {found}", markup=False)
-    for name, value in result.get("ratios", {}).items():
-        out.print(f"  ratio {name}: {value:.2f}", markup=False)
-    if "peers" in result:
-        out.print(f"  peers: {result['peers']}", markup=False)
-    write_json(json_file, result)

@@ -48,11 +48,13 @@ def test_decode_and_prefill_say_that_there_are_no_peers(cli, tmp_path, haystack_
 @pytest.mark.slow
 def test_sweep_times_every_prompt(talker):
     from experiments.bench.sweep import sweep
+    from experiments.commands.tasks import TASKS
     from tests.experiments.conftest import TEXT
 
-    found = list(needle.examples(talker, 420, 2, 0, haystack=talker.encode(TEXT), mode="unseen"))
-    result = sweep(talker, found, [parse_policy("keydiff", 0.5), parse_policy("knorm", 0.25)])
-    assert len(result["kvjax_seconds_by_prompt"]) == 2 and "no peers" in result["peers"]
+    found = {"needle": list(needle.examples(talker, 420, 2, 0, haystack=talker.encode(TEXT), mode="unseen"))}
+    cells = [parse_policy("keydiff", 0.5), parse_policy("knorm", 0.25)]
+    result = sweep(talker, found, TASKS, cells=cells, beside=cells[:1], whole=30)
+    assert len(result["kvjax_seconds_by_prompt"]["needle"]) == 2 and "no peers" in result["peers"]
 
 
 def test_one_benchmark_at_a_time():

@@ -1,0 +1,115 @@
+"""A cache that is not allocated: `compress` as shapes, by the library's own stages, layout and stores."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kvjax import evidence as ev
+from kvjax.allocate.roles import RoleBudgets, role_budgets
+from kvjax.blocks import bucket
+from kvjax.cache import KVCache
+from kvjax.layout import plan_regions
+from kvjax.policy import Policy
+from kvjax.prefill import buffers
+from kvjax.types import position_dtype
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prefilled prompt as retrievers read it; `length` is NumPy's, so that it is a number while shapes are traced."""
+
+    length: np.ndarray
+    k: list
+    v: list
+    evidence: list
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What `compress` decided for it."""
+
+    keep: Any
+    count: np.ndarray
+    total: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A cache as shapes.
+
+    Attributes:
+        leaves: (field of KVCache, its array's shape and memory space), in the order of `structure`.
+        slots: of the pool.   widest: slots of the widest region; the mean where the policy shares them out by the prompt.
+    """
+
+    leaves: list[tuple[str, Any]]
+    structure: Any
+    slots: int
+    widest: int
+
+
+def kept(decoder: Any, policy: Policy, length: int) -> np.ndarray:
+    """Slots each (layer, row, KV head) keeps of a prompt, int [L, 1, H]; the mean of all where the prompt decides who gets them.
+
+    Raises:
+        ValueError: a prompt that the policy refuses, or an allocator whose total depends on the prompt.
+    """
+    policy.check(decoder, length)
+    total, shape = policy.total(length), (decoder.layers, 1, decoder.heads)
+    if total >= length or not policy.when.after_prefill:
+        return np.full(shape, length)
+    if isinstance(policy.allocate, RoleBudgets):
+        asked, n = (jnp.asarray([x], jnp.int32) for x in (total, length))
+        return np.asarray(role_budgets(jnp.asarray(policy.allocate.ratio), asked, n, rounding=policy.allocate.rounding))
+    if not policy.allocate.exact:
+        raise ValueError(f"what {type(policy.allocate).__name__} keeps depends on the prompt: measure it with `kvjax bench memory`")
+    return np.full(shape, total)
+
+
+def prompt(decoder: Any, needs: frozenset, length: int, dtype: Any) -> Row:
+    """The buffers `kvjax.prefill` fills; to be called while tracing, where zeros cost nothing."""
+    n = bucket(length, None)[0]
+    kv, seen = buffers(decoder, n, dtype, needs)
+    return Row(np.asarray([length], np.int32), [k for k, _ in kv], [v for _, v in kv], seen)
+
+
+def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) -> Planned:
+    """The cache of one prompt with room for `new` tokens, as `compress(..., room=...)` would allocate it."""
+    count = kept(decoder, policy, length)
+    start, capacity, slots = plan_regions(count + policy.when.room(new, 1))
+    structure, fields = None, []
+
+    def build():
+        nonlocal structure
+        row = prompt(decoder, policy.needs, length, dtype)
+        keep = jnp.zeros((*count.shape, row.k[0].shape[2]), bool)
+        cache = _cache(decoder, policy, row, Decided(keep, count, policy.total(length)), slots)
+        regions = {name: jnp.asarray(x, jnp.int32) for name, x in dict(start=start, capacity=capacity, length=count).items()}
+        paths, structure = jax.tree_util.tree_flatten_with_path(cache.replace(budget=regions["length"], **regions))
+        fields.extend(path[0].name for path, _ in paths)
+        return [x for _, x in paths]
+
+    found = jax.make_jaxpr(build)().out_avals
+    return Planned(list(zip(fields, found, strict=True)), structure, slots, int(capacity.max()))
+
+
+def _cache(decoder: Any, policy: Policy, row: Row, decided: Decided, slots: int) -> KVCache:
+    """All of the cache but its regions; to be called while tracing."""
+    d, encode, evicts, one = decoder.head_dim, policy.encode, policy.when.decoding, jnp.zeros(1, jnp.int32)
+    dtype, none = row.k[0].dtype, jnp.zeros((1, 1, 1), jnp.int32)
+    carried = [ev.restrict(x, policy.score.needs) for x in row.evidence] if evicts else []
+    return KVCache(
+        k=encode.keys(slots, d, dtype),
+        v=encode.values.empty(slots, d, encode.value_dtype(dtype)),
+        pos=jnp.zeros(slots, position_dtype(decoder.max_positions)),
+        stats={name: jnp.zeros(slots) for name in policy.score.stats} if evicts else {},
+        start=none, length=none, capacity=none, budget=none, position=one, steps=one,
+        logits=jnp.zeros((1, decoder.vocab)),
+        evidence=tuple(carried),
+        memory={name: jnp.zeros((decoder.layers, 1)) for name in policy.merge.memory},
+        retrieval=policy.retrieve.build([row], [decided], encode),
+        values=encode.values,
+    )  # fmt: skip

@@ -1,0 +1,47 @@
+"""A decode step that is not run: what XLA's compilation of one layer's append, attention and eviction takes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.bench.planned_cache import Planned
+from kvjax.attend import Heads
+from kvjax.policy import Policy
+from kvjax.step import Spec, run_tokens
+
+
+@dataclass(frozen=True)
+class Weightless:
+    """A decoder whose one layer's heads are given: what is left of a step is what the cache costs."""
+
+    windows: tuple
+
+    def embed(self, params: Any, tokens: Any) -> Any:
+        return params["x"]
+
+    def layer(self, weights: Any, x: Any, positions: Any, attend: Callable) -> tuple[Any, Any]:
+        out, aux = attend(Heads(**weights, x=x))
+        return x + out.sum().astype(x.dtype), aux
+
+
+def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -> int:
+    """Bytes of temporaries of one token's append, attention and eviction in one layer, as XLA compiles them for this machine."""
+    g, d, h = decoder.groups, decoder.head_dim, decoder.heads
+    cap = 1 << max(6, (cache.widest - 1).bit_length()) if policy.padded else 0
+    policies, form = jax.tree.flatten(policy)
+    of = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
+    heads = dict(q=of(1, h, g, 1, d), k=of(1, h, 1, d), v=of(1, h, 1, d), q_raw=of(1, h, g, 1, d))
+    params = {"x": of(1, 1, decoder.config.width), "layers": [heads]}
+
+    def step(params, policies, leaves):
+        policy = jax.tree.unflatten(form, policies)
+        spec = Spec(Weightless(decoder.windows), policy.retrieve, policy.encode, policy.decoding(), cap)
+        one = jnp.ones(1, jnp.int32)
+        cache_, x = run_tokens(spec, params, jax.tree.unflatten(cache.structure, leaves), one[:, None], one)
+        return jax.tree.leaves(cache_), x
+
+    lowered = jax.jit(step, donate_argnums=2).lower(params, policies, [x for _, x in cache.leaves])
+    return lowered.compile().memory_analysis().temp_size_in_bytes
