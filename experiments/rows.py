@@ -33,13 +33,14 @@ class RowFile:
         identity: the values of IDENTITY for this run.
 
     Raises:
-        ValueError: the file holds rows of another identity, or a line that is no row.
+        ValueError: the file holds rows of another identity, of two versions of a data set, or a line that is no row.
         OSError: it cannot be opened, or another sweep is writing it.
     """
 
     def __init__(self, path: str | Path, identity: Row) -> None:
         self.path = Path(path)
         self._identity = {name: identity[name] for name in IDENTITY}
+        self._data: dict[str, str] = {}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -64,15 +65,32 @@ class RowFile:
     def __len__(self) -> int:
         return len(self._keys)
 
+    def expect(self, task: str, data: str | None) -> None:
+        """See that the rows of `task` were measured on `data`, a digest of its files; None, and rows without one, say nothing.
+
+        Raises:
+            ValueError: they were measured on other data.
+        """
+        held = self._data.get(task, data) if data else data
+        if held != data:
+            raise ValueError(
+                f"the data files of {task} changed: {self.path} has rows measured on {held} (SHA-256), here is {data}: "
+                "put the former files back, or choose another --out"
+            )
+        if data:
+            self._data[task] = data
+
     def append(self, row: Row) -> None:
         """Write one row and flush it to disk; a row whose cell is there already is refused.
 
         Raises:
-            ValueError: the cell is there already. OSError: disk full or file gone; the file holds whole rows only.
+            ValueError: the cell is there already, or its task has rows of other data.
+            OSError: disk full or file gone; the file holds whole rows only.
         """
         cell = key(row)
         if cell in self._keys:
             raise ValueError(f"{self.path} already holds the cell {cell}")
+        self.expect(row["task"], row.get("data"))
         end = os.fstat(self._file.fileno()).st_size
         line = (json.dumps(row, allow_nan=False) + "\n").encode()
         try:
@@ -109,6 +127,7 @@ class RowFile:
                 raise ValueError(
                     f"{self.path} has rows with {name} {row.get(name)!r}, this sweep has {mine!r}: choose another --out"
                 )
+        self.expect(row["task"], row.get("data"))
 
     def _cut(self, size: int) -> None:
         if self.path.is_file():

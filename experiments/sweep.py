@@ -99,11 +99,13 @@ def run(
         done: told the number of rows measured.
 
     Raises:
-        ValueError: a length that the model, the haystack or a task cannot serve; before anything is measured.
+        ValueError: a length that the model, the haystack or a task cannot serve, or a data set that is not the one `rows` were
+            measured on; before anything is measured.
         OSError: a row cannot be written.
     """
     haystack = encode_plain(lm, text.text)
-    check(lm, plan, haystack)
+    for example in check(lm, plan, haystack):
+        rows.expect(example.task, example.meta.get("data"))
     common = identity(lm, text) | _origin(text)
     measured = 0
     for prompt in plan.prompt_keys():
@@ -121,8 +123,9 @@ def run(
     return measured
 
 
-def check(lm: Any, plan: Plan, haystack: Sequence[int]) -> None:
-    """Build the first and the last prompt of every length and task, and see that they fit the model and the policies."""
+def check(lm: Any, plan: Plan, haystack: Sequence[int]) -> list[Example]:
+    """The first and the last prompt of every length and task, once they are seen to fit the model and the policies."""
+    made = []
     for length in plan.lengths:
         for task, mode in plan.tasks:
             for index in sorted({0, plan.prompts - 1}):
@@ -133,6 +136,8 @@ def check(lm: Any, plan: Plan, haystack: Sequence[int]) -> None:
                     raise ValueError(f"{task.NAME} at length {length} needs {needed} positions, the model has {most}")
                 for cell in plan.cells:
                     _check_policy(lm, cell, len(found.compressed))
+                made.append(found)
+    return made
 
 
 def _check_policy(lm: Any, cell: Named, tokens: int) -> None:

@@ -14,6 +14,7 @@ from experiments.files import write_atomically
 from experiments.policies import Named
 from experiments.rows import RowFile, read
 from experiments.tasks.text import Haystack
+from experiments.traces import beside
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def find(name: str) -> Ablation:
 
 
 def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *, progress: Any) -> str:
-    """Measure what `folder`/NAME.jsonl lacks, then write NAME.md and NAME.png beside it; returns the markdown."""
+    """Measure what `folder`/NAME.jsonl lacks, with traces beside it, then write NAME.md and NAME.png; returns the markdown."""
     from experiments.ablations.figure import draw
     from experiments.commands.tasks import parse_tasks
 
@@ -55,10 +56,10 @@ def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *,
         seeds=(settings.seed,),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.jsonl"
-    with RowFile(path, engine.identity(lm, text)) as rows:
+    path, shared = folder / f"{name}.jsonl", engine.identity(lm, text)
+    with RowFile(path, shared) as rows, RowFile(beside(path), shared) as traced:
         line = progress.add_task(name, total=plan.total)
-        engine.run(lm, plan, text, rows, done=lambda count: progress.advance(line, count))
+        engine.run(lm, plan, text, rows, traced=traced, done=lambda count: progress.advance(line, count))
     found = read(path)
     report = markdown(ablation, variants, found)
     write_atomically(folder / f"{name}.md", report.encode())

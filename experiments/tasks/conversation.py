@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import kvjax
-from experiments.tasks.chat import MARK, continuation, encode_plain, frame
+from experiments.tasks.chat import MARK, continuation, encode_plain, frame, written
 from experiments.tasks.draft import Draft, Drafts, Request
 from experiments.tasks.essays import between, sentences
 from experiments.tasks.example import Example, block
@@ -119,8 +119,7 @@ def next_turn(lm: Any) -> str:
         return "\n"
     roles = (("user", MARK), ("assistant", ANSWER_MARK), ("user", MARK))
     turns = [{"role": role, "content": words} for role, words in roles]
-    text = lm.tokenizer.inner.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    middle, found, _ = text.partition(ANSWER_MARK)[2].partition(MARK)
+    middle, found, _ = written(lm, turns).partition(ANSWER_MARK)[2].partition(MARK)
     if not found:
         raise ValueError(f"the chat template of {lm.name!r} does not repeat the turns' words as they are")
     return middle

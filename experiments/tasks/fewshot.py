@@ -7,11 +7,13 @@ worked examples come from the train split by `random.Random(f"{seed}/{task}/{i}"
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 from experiments.tasks.chat import encode_plain, frame
-from experiments.tasks.dataset_files import Record, Records, require
+from experiments.tasks.dataset_files import Record
+from experiments.tasks.datasets.rows import Data, load
+from experiments.tasks.datasets.source import Source
 from experiments.tasks.example import Example
 from experiments.tasks.generated import MODES, check_mode
 
@@ -20,15 +22,16 @@ class FewShot(ABC):
     """A task of worked examples and a problem; `Answering(task)` puts it in a sweep.
 
     Attributes:
-        records: where problems come from; its splits are "train" (unless shots is 0) and "test".
+        test: where problems come from.   train: where worked examples come from; not read if `shots` is 0.
         shots: worked examples at most.
-        fields: what a record must have.   PREFIX: opens the answer; it begins with a line break.
+        fields: what a row must have.   PREFIX: opens the answer; it begins with a line break.
         new_tokens: tokens generated at most.
     """
 
     NAME: str
     MODES: tuple[str, ...] = MODES
-    records: Records
+    test: Source
+    train: Source
     shots: int
     fields: tuple[str, ...]
     PREFIX: str
@@ -56,18 +59,28 @@ class FewShot(ABC):
         """Prompts `start` .. `count - 1`, or up to the last problem, with as many of the `shots` examples as fit into `length`.
 
         Raises:
-            ValueError: unknown mode, a record that lacks a field or an answer, a context without a token.
+            ValueError: unknown mode, a row that lacks a field or an answer, a context without a token.
             FileNotFoundError: the data set is not there.
         """
         del haystack
         check_mode(mode)
-        test = self._read("test")
-        train = self._read("train") if self.shots else ()
+        test = self.problems.rows
+        train = self.worked.rows if self.shots else ()
         order = random.Random(f"{seed}/{self.NAME}").sample(range(len(test)), len(test))
         for index in range(start, min(count, len(test))):
             draw = random.Random(f"{seed}/{self.NAME}/{index}")
             shown = draw.sample(train, min(self.shots, len(train)))
             yield self._example(lm, length, index, test[order[index]], shown=shown, mode=mode)
+
+    @cached_property
+    def problems(self) -> Data:
+        """The test split, read once."""
+        return self._read(self.test)
+
+    @cached_property
+    def worked(self) -> Data:
+        """The train split, read once."""
+        return self._read(self.train)
 
     def _example(self, lm: Any, length: int, index: int, record: Record, *, shown: list[Record], mode: str) -> Example:
         before, after = frame(lm)
@@ -89,18 +102,16 @@ class FewShot(ABC):
             references=(self.answer(record),),
             new_tokens=self.new_tokens,
             stop=tuple(lm.stop_ids),
-            meta={"shots": len(solved)},
+            meta={"data": self._digest, "shots": len(solved)},
         )
 
-    def _read(self, split: str) -> tuple[Record, ...]:
-        found = _read(self.records, split)
-        for record in found:
-            self.answer(require(record, self.fields, f"{self.NAME}, split {split}"))
-        if not found:
-            raise ValueError(f"{self.NAME}: the split {split} is empty")
+    @property
+    def _digest(self) -> str:
+        """Of the problems' file and, if there are worked examples, of theirs."""
+        return "+".join(split.digest for split in (self.problems, *((self.worked,) if self.shots else ())))
+
+    def _read(self, source: Source) -> Data:
+        found = load(source, self.fields)
+        for record in found.rows:
+            self.answer(record)
         return found
-
-
-@lru_cache(maxsize=4)
-def _read(records: Records, split: str) -> tuple[Record, ...]:
-    return tuple(records.read(split))

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from experiments.tasks.dataset_files import FolderOrHub, Hub, JsonLines, Record, Records, datasets_folder
+from experiments.tasks.dataset_files import Record, datasets_folder
+from experiments.tasks.datasets.source import Hub, Local, LocalOrHub, Source
 from experiments.tasks.fewshot import FewShot
 
 _FINAL = re.compile(r"#### (-?[0-9.,]+)")
@@ -20,9 +21,10 @@ _NOTE = re.compile(r"<<[^>]*>>")
 
 @dataclass(frozen=True)
 class Gsm8k(FewShot):
-    """Problems of `records` (fields question and answer) after at most `shots` worked examples."""
+    """Problems of `test` (fields question and answer) after at most `shots` worked examples of `train`."""
 
-    records: Records
+    test: Source
+    train: Source
     NAME: str = "gsm8k"
     shots: int = 5
     fields: ClassVar[tuple[str, ...]] = ("question", "answer")
@@ -52,4 +54,10 @@ def final(text: str) -> str | None:
     return found[1].replace(",", "").removesuffix(".") if found else None
 
 
-GSM8K = Gsm8k(FolderOrHub(JsonLines(datasets_folder() / "gsm8k"), Hub("openai/gsm8k", ("main",))))
+def split(name: str) -> LocalOrHub:
+    """NAME.jsonl in gsm8k in `datasets_folder()`, else the hub's file."""
+    hub = Hub(f"hf://datasets/openai/gsm8k/main/{name}-00000-of-00001.parquet")
+    return LocalOrHub(Local(datasets_folder() / "gsm8k" / f"{name}.jsonl"), hub)
+
+
+GSM8K = Gsm8k(split("test"), split("train"))

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from experiments.tasks.dataset_files import FolderOrHub, Hub, JsonLines, Record, Records, datasets_folder
+from experiments.tasks.dataset_files import Record, datasets_folder
+from experiments.tasks.datasets.source import Hub, Local, LocalOrHub, Parts, Source
 from experiments.tasks.fewshot import FewShot
 from experiments.tasks.latex import equivalent
 
@@ -28,9 +29,10 @@ BOX = "\\boxed"
 
 @dataclass(frozen=True)
 class MathExact(FewShot):
-    """Problems of `records` (fields problem and solution) after at most `shots` worked examples."""
+    """Problems of `test` (fields problem and solution) after at most `shots` worked examples of `train`."""
 
-    records: Records
+    test: Source
+    train: Source
     NAME: str = "math"
     shots: int = 4
     fields: ClassVar[tuple[str, ...]] = ("problem", "solution")
@@ -66,4 +68,10 @@ def last_boxed(text: str) -> str | None:
     return None
 
 
-MATH = MathExact(FolderOrHub(JsonLines(datasets_folder() / "math"), Hub("EleutherAI/hendrycks_math", SUBJECTS)))
+def split(name: str) -> LocalOrHub:
+    """NAME.jsonl in math in `datasets_folder()`, all subjects in one; else the hub's files, one a subject."""
+    hub = [Hub(f"hf://datasets/EleutherAI/hendrycks_math/{subject}/{name}-00000-of-00001.parquet") for subject in SUBJECTS]
+    return LocalOrHub(Local(datasets_folder() / "math" / f"{name}.jsonl"), Parts(tuple(hub)))
+
+
+MATH = MathExact(split("test"), split("train"))

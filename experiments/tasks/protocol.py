@@ -101,7 +101,7 @@ class KVPress:
     """kvpress's evaluation: context, question and the answer's opening apart, the context cut at its end.
 
     The context begins with the chat template's opening, which `length` counts. Seen, the question is a part of the context
-    and is cut with it. We differ: kvpress asks templates that can to turn thinking off.
+    and is cut with it. Templates that can are asked to turn thinking off, as kvpress does.
     """
 
     name: str = "kvpress"

@@ -7,8 +7,11 @@ from experiments.ablations import names
 from experiments.ablations.ablation import Ablation, Variant
 from experiments.ablations.compare import markdown, pairs
 from experiments.ablations.figure import draw
-from experiments.ablations.run import find
-from tests.experiments.conftest import row
+from experiments.ablations.run import Settings, find, run
+from experiments.console import progress
+from experiments.rows import key
+from experiments.tasks.text import Haystack
+from tests.experiments.conftest import TEXT, lines, row
 
 
 @pytest.fixture
@@ -55,3 +58,19 @@ def test_every_script_names_its_table(name):
 def test_an_unknown_name_lists_the_known():
     with pytest.raises(ValueError, match="d2o_table4"):
         find("table99")
+
+
+def test_a_run_leaves_rows_traces_and_a_table(talker, tmp_path, monkeypatch):
+    """An ablation of two cheap variants, run as any file of the folder is."""
+    make = {"sinks": kvjax.methods.streaming_llm, "keys": kvjax.methods.keydiff}
+    variants = lambda lm, budget: [Variant(label, method(budget=budget)) for label, method in make.items()]  # noqa: E731
+    cheap = Ablation("Title", "source", variants, budget=0.5, tasks="ppl")
+    monkeypatch.setattr("experiments.ablations.run.find", lambda name: cheap)
+    settings = Settings(lengths=(420,), prompts=2)
+    with progress() as bar:
+        report = run("cheap", talker, Haystack(TEXT, "toy"), settings, tmp_path, progress=bar)
+    rows, traces = lines(tmp_path / "cheap.jsonl"), lines(tmp_path / "cheap.traces.jsonl")
+    assert (tmp_path / "cheap.md").read_text() == report and (tmp_path / "cheap.png").is_file()
+    assert len(rows) == 2 * 3 and {row["policy"] for row in rows} == {"full", "sinks", "keys"}
+    first = {key(row): row["kept_slots"] for row in rows if row["prompt"] == 0}
+    assert {key(trace): sum(map(sum, trace["lengths"])) for trace in traces} == first

@@ -4,10 +4,13 @@ import json
 
 import pytest
 
-from experiments.tasks.dataset_files import FolderOrHub, Hub, JsonLines, datasets_folder
+from experiments.tasks.dataset_files import datasets_folder
+from experiments.tasks.datasets.source import Hub, Local, LocalOrHub, Parts
 from experiments.tasks.gsm8k import Gsm8k, final
+from experiments.tasks.gsm8k import split as gsm8k_split
 from experiments.tasks.latex import equivalent
 from experiments.tasks.math_exact import MathExact, last_boxed
+from experiments.tasks.math_exact import split as math_split
 
 WORDS = {"question": "Tom has {} sheep and buys {} more. How many?", "answer": "He has {}+{} = <<{}+{}={}>>{} sheep.\n#### {}"}
 
@@ -15,7 +18,7 @@ WORDS = {"question": "Tom has {} sheep and buys {} more. How many?", "answer": "
 def write(folder, split, records):
     folder.mkdir(exist_ok=True)
     (folder / f"{split}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    return JsonLines(folder)
+    return Local(folder / f"{split}.jsonl")
 
 
 def sums(first, count):
@@ -36,14 +39,12 @@ def boxes(first, count):
 
 @pytest.fixture
 def gsm8k(tmp_path):
-    write(tmp_path / "g", "train", sums(100, 12))
-    return Gsm8k(write(tmp_path / "g", "test", sums(5000, 6)))
+    return Gsm8k(write(tmp_path / "g", "test", sums(5000, 6)), write(tmp_path / "g", "train", sums(100, 12)))
 
 
 @pytest.fixture
 def math(tmp_path):
-    write(tmp_path / "m", "train", boxes(100, 12))
-    return MathExact(write(tmp_path / "m", "test", boxes(500, 6)))
+    return MathExact(write(tmp_path / "m", "test", boxes(500, 6)), write(tmp_path / "m", "train", boxes(100, 12)))
 
 
 @pytest.fixture(params=["gsm8k", "math"])
@@ -142,7 +143,7 @@ def test_prompts_are_worked_examples_and_a_problem(gsm8k, math, talker):
 
 
 def test_the_reference_is_right_by_the_tasks_own_grade(task, talker):
-    for record in task.records.read("test"):
+    for record in task.problems.rows:
         assert task.grade(task.solve(record), (task.answer(record),)) == 1
 
 
@@ -163,29 +164,35 @@ def test_the_context_holds_as_many_examples_as_fit(task, talker):
 
 
 def test_no_train_split_is_needed_without_examples(tmp_path, talker):
-    task = Gsm8k(write(tmp_path, "test", sums(1, 2)), shots=0)
+    task = Gsm8k(write(tmp_path, "test", sums(1, 2)), Local(tmp_path / "train.jsonl"), shots=0)
     with pytest.raises(ValueError, match="nothing comes before the question"):
         made(task, talker, count=1)
     (example,) = made(task, talker, count=1, mode="seen")
     assert example.context == () and talker.decode(example.question).startswith("Question: Tom")
 
 
+def alone(kind, folder, rows):
+    """A task whose file of problems is all there is."""
+    return kind(write(folder, "test", rows), Local(folder / "train.jsonl"))
+
+
 def test_files_that_do_not_fit_are_named(tmp_path, talker):
-    with pytest.raises(FileNotFoundError, match=r"no file .*test\.jsonl: put the data set"):
-        made(Gsm8k(JsonLines(tmp_path / "a")), talker)
-    with pytest.raises(ValueError, match="gsm8k, split test: a record has no 'answer', only question, reply"):
-        made(Gsm8k(write(tmp_path / "b", "test", [{"question": "1", "reply": "1"}])), talker)
+    with pytest.raises(FileNotFoundError, match=r"no file .*train\.jsonl: put the benchmark's train\.jsonl there"):
+        made(alone(Gsm8k, tmp_path / "a", sums(1, 2)), talker)
+    with pytest.raises(ValueError, match=r"test.jsonl, line 1: the row has no field 'answer', only question, reply"):
+        made(alone(Gsm8k, tmp_path / "b", [{"question": "1", "reply": "1"}]), talker)
     with pytest.raises(ValueError, match="no '#### number'"):
-        made(Gsm8k(write(tmp_path / "c", "test", [{"question": "1", "answer": "1"}])), talker)
+        made(alone(Gsm8k, tmp_path / "c", [{"question": "1", "answer": "1"}]), talker)
     with pytest.raises(ValueError, match="nothing is boxed"):
-        made(MathExact(write(tmp_path / "d", "test", [{"problem": "1", "solution": "1"}])), talker)
+        made(alone(MathExact, tmp_path / "d", [{"problem": "1", "solution": "1"}]), talker)
     with pytest.raises(ValueError, match="expected a JSON object, got list"):
-        made(Gsm8k(write(tmp_path / "e", "test", [[1]])), talker)
-    (tmp_path / "e" / "test.jsonl").write_text('{"question": "1"}\n{')
+        made(alone(Gsm8k, tmp_path / "e", [[1]]), talker)
+    torn = alone(Gsm8k, tmp_path / "f", sums(1, 1))
+    torn.test.file.write_text(torn.test.file.read_text() + "{")
     with pytest.raises(ValueError, match="line 2: not JSON"):
-        made(Gsm8k(JsonLines(tmp_path / "e")), talker)
-    with pytest.raises(ValueError, match="split test is empty"):
-        made(Gsm8k(write(tmp_path / "f", "test", [])), talker)
+        made(torn, talker)
+    with pytest.raises(ValueError, match="test.jsonl holds no rows"):
+        made(alone(Gsm8k, tmp_path / "g", []), talker)
 
 
 def test_an_unknown_mode_is_refused(task, talker):
@@ -195,14 +202,34 @@ def test_an_unknown_mode_is_refused(task, talker):
 
 def test_files_come_before_the_hub_and_the_package_is_named(tmp_path, talker, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)  # as if it were not installed
+    monkeypatch.setenv("KVJAX_CACHE", str(tmp_path))
     with pytest.raises(ModuleNotFoundError, match="pip install datasets"):
-        Hub("some/name", ("main",)).read("test")
-    both = FolderOrHub(JsonLines(tmp_path), Hub("some/name", ("main",)))
-    with pytest.raises(FileNotFoundError, match=r"no file .*test\.jsonl: .* pip install datasets"):
-        made(Gsm8k(both), talker)
+        Hub("some/name").paths()
+    for task in (Gsm8k(gsm8k_split("test"), gsm8k_split("train")), MathExact(math_split("test"), math_split("train"))):
+        with pytest.raises(FileNotFoundError, match=r"no file .*test\.jsonl: .* pip install datasets"):
+            made(task, talker)
+    (tmp_path / "datasets").mkdir()
     for split in ("train", "test"):
-        write(tmp_path, split, sums(1, 3))
-    assert len(made(Gsm8k(both), talker)) == 3
+        write(tmp_path / "datasets" / "gsm8k", split, sums(1, 3))
+    assert len(made(Gsm8k(gsm8k_split("test"), gsm8k_split("train")), talker)) == 3
+
+
+def test_the_hubs_subjects_follow_one_another(tmp_path, talker):
+    """Seven tables on this machine instead of the hub."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    files = [tmp_path / f"{i}.parquet" for i in range(7)]
+    for i, file in enumerate(files):
+        parquet.write_table(pyarrow.Table.from_pylist(boxes(100 * i + 1, 2)), file)
+    source = LocalOrHub(Local(tmp_path / "test.jsonl"), Parts(tuple(map(Local, files))))
+    task = MathExact(source, source, shots=1)
+    assert [task.answer(row) for row in task.problems.rows][:3] == [r"\frac{1}{7}", r"\frac{2}{7}", r"\frac{101}{7}"]
+    assert len(made(task, talker, count=20)) == 14
+
+
+def test_a_prompt_names_the_files_it_was_made_of(gsm8k, talker, tmp_path):
+    (example,) = made(gsm8k, talker, count=1)
+    assert example.meta["data"] == f"{gsm8k.problems.digest}+{gsm8k.worked.digest}"
+    assert made(Gsm8k(gsm8k.test, gsm8k.train, shots=0), talker, count=1, mode="seen")[0].meta["data"] == gsm8k.problems.digest
 
 
 def test_the_folder_follows_the_environment(tmp_path, monkeypatch):

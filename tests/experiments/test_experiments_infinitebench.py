@@ -75,7 +75,7 @@ def test_all_twelve_tasks_make_prompts_under_both_protocols(reader, folder):
         for task in infinitebench.tasks(folder, protocol):
             (made,) = task.examples(reader, 2000, 1, 0, haystack=(), mode=task.MODES[0])
             assert made.task == task.NAME == f"infinitebench/{task.task}/{protocol.name}" == Answering(task).NAME
-            assert made.meta == {"protocol": protocol.name, "row": 0, "dropped_tokens": 0}
+            assert made.meta == {"data": task.data.digest, "protocol": protocol.name, "row": 0, "dropped_tokens": 0}
             assert made.references and made.stop == reader.stop_ids
 
 

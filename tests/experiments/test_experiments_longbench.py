@@ -3,6 +3,7 @@
 import json
 import sys
 import zipfile
+from hashlib import sha256
 
 import pytest
 
@@ -11,7 +12,8 @@ from experiments.tasks.answering import Answering
 from experiments.tasks.datasets import longbench, longbench_e
 from experiments.tasks.datasets.longbench import METRICS, LongBench
 from experiments.tasks.datasets.longbench_e import LongBenchE, bucket
-from experiments.tasks.datasets.source import Hub, Local, LocalOrHub, rows
+from experiments.tasks.datasets.rows import load
+from experiments.tasks.datasets.source import Hub, Local, LocalOrHub, Parts
 from experiments.tasks.datasets.task import templates
 from experiments.tasks.protocol import KVPRESS, OFFICIAL
 from models import llama
@@ -156,11 +158,35 @@ def test_an_unknown_task_is_refused(tmp_path):
 def test_rows_are_read_one_by_one_and_in_order(tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_text('{"x": "a\u2028b"}\n\n{"x": "é"}\r\n{"x": 2}', encoding="utf-8")
-    found = rows(Local(file), ("x",))
+    found = load(Local(file), ("x",)).rows
     assert [row["x"] for row in found] == ["a\u2028b", "é", 2] and len(found) == 3 and found[1]["x"] == "é"
     array = tmp_path / "a.json"
     array.write_text('[{"x": 1}, {"x": 2.5}]')
-    assert list(rows(Local(array), ("x",))) == [{"x": 1}, {"x": 2.5}]
+    assert list(load(Local(array), ("x",)).rows) == [{"x": 1}, {"x": 2.5}]
+    both = load(Parts((Local(array), Local(file))), ("x",))
+    assert [row["x"] for row in both.rows] == [1, 2.5, "a\u2028b", "é", 2]
+    assert both.digest == sha256(array.read_bytes() + file.read_bytes()).hexdigest()[:12]
+
+
+def test_a_table_is_read_with_its_own_types(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist([{"x": "é", "n": 2**53 + 1}, {"x": "", "n": 0}]), file)
+    assert list(load(Local(file), ("x", "n")).rows) == [{"x": "é", "n": 2**53 + 1}, {"x": "", "n": 0}]
+    with pytest.raises(ValueError, match="a.parquet, row 0: the row has no field 'y', only x, n"):
+        load(Local(file), ("y",))
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="a.parquet: not a whole parquet file"):
+        load(Local(file), ("x",))
+
+
+def test_a_prompt_names_the_bytes_it_was_made_of(tmp_path, talker):
+    digests = set()
+    for changes in ({}, {}, {"input": "Whose?"}):
+        task = LongBench("hotpotqa", write(tmp_path, "hotpotqa", **changes))
+        (made,) = task.examples(talker, 900, 1, 0, haystack=(), mode="seen")
+        digests.add(made.meta["data"])
+    assert len(digests) == 2 and sha256((tmp_path / "hotpotqa.jsonl").read_bytes()).hexdigest()[:12] in digests
 
 
 @pytest.mark.parametrize(
@@ -174,21 +200,22 @@ def test_rows_are_read_one_by_one_and_in_order(tmp_path):
         ("a.json", '{"x": 1}', "expected a JSON array of rows, got dict"),
         ("a.json", '[{"x": 1}, {}]', "a.json, row 1: the row has no field 'x', only none"),
         ("a.json", "[]", "a.json holds no rows"),
+        ("a.csv", "x\n1\n", "a.csv: a file of rows ends in .jsonl, .json, .parquet, not '.csv'"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_line(tmp_path, name, text, words):
     file = tmp_path / name
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=words):
-        rows(Local(file), ("x",))
+        load(Local(file), ("x",))
 
 
 def test_a_missing_file_says_both_ways_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(FileNotFoundError, match=r"hotpotqa.jsonl: put the published file there, or else: .*pip install datasets"):
-        rows(LocalOrHub(Local(tmp_path / "hotpotqa.jsonl"), Hub(longbench.ARCHIVE, "data/hotpotqa.jsonl")), ())
+        load(LocalOrHub(Local(tmp_path / "hotpotqa.jsonl"), Hub(longbench.ARCHIVE, "data/hotpotqa.jsonl")), ())
     with pytest.raises(FileNotFoundError, match="put the benchmark's x.jsonl there"):
-        rows(Local(tmp_path / "x.jsonl"), ())
+        load(Local(tmp_path / "x.jsonl"), ())
 
 
 def test_the_hubs_archive_is_opened_by_the_package(tmp_path, monkeypatch):
@@ -203,4 +230,4 @@ def test_the_hubs_archive_is_opened_by_the_package(tmp_path, monkeypatch):
     write(tmp_path, "hotpotqa", length=1)
     assert LongBench("hotpotqa", task.source).rows[0]["length"] == 1  # the local file goes first
     with pytest.raises(OSError, match="cannot fetch .*no.zip"):
-        rows(Hub(str(tmp_path / "no.zip"), "data/x.jsonl"), ())
+        load(Hub(str(tmp_path / "no.zip"), "data/x.jsonl"), ())

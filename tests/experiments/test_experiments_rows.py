@@ -51,6 +51,22 @@ def test_unlike_rows_are_refused_and_the_file_stays(path, field, value):
     assert path.read_bytes() == before
 
 
+def test_rows_of_other_data_are_refused_and_the_file_stays(path):
+    write(path, 1)  # a row from before rows named their data
+    with RowFile(path, IDENTITY) as rows:
+        rows.append(row(task="gsm8k", data="aaa"))
+        rows.append(row(task="math", data="bbb"))
+        rows.expect("math", "bbb")
+        rows.expect("needle", "ccc")
+    before = path.read_bytes()
+    with RowFile(path, IDENTITY) as rows:
+        with pytest.raises(ValueError, match="data files of gsm8k changed: .*measured on aaa .*, here is bbb: put the former"):
+            rows.expect("gsm8k", "bbb")
+        with pytest.raises(ValueError, match="data files of math changed"):
+            rows.append(row(task="math", data="aaa", prompt=1))
+    assert path.read_bytes() == before
+
+
 def test_a_file_that_is_no_result_is_refused(path):
     path.write_text('{"a": 1}\n')
     with pytest.raises(ValueError, match="line 1 is not a result row"):

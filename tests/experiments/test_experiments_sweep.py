@@ -1,6 +1,8 @@
 """The sweep engine on a toy model: one prefill a prompt, whole rows, resumed without doubles or holes."""
 
+import json
 from dataclasses import replace
+from hashlib import sha256
 
 import jax
 import pytest
@@ -13,6 +15,8 @@ from experiments.prefills import Kept
 from experiments.rows import RowFile, key
 from experiments.tasks import needle, ppl
 from experiments.tasks.answering import Answering
+from experiments.tasks.datasets.longbench import LongBench
+from experiments.tasks.datasets.source import Local
 from experiments.tasks.text import Haystack
 from tests.experiments.conftest import TEXT, lines
 
@@ -137,6 +141,26 @@ def test_policies_that_decode_alike_share_a_batch():
     sizes = sorted(len(group) for group in batches(cells, 32))
     assert sizes == [2, 2]
     assert [len(g) for g in batches([cells[0]] * 9, 4)] == [3, 3, 3]
+
+
+def test_a_sweep_does_not_go_on_over_other_data(talker, plan, tmp_path):
+    file, path = tmp_path / "hotpotqa.jsonl", tmp_path / "rows.jsonl"
+    asked = {"input": "Who?", "context": "Ann did it. " * 20, "answers": ["Ann"], "length": 3, "all_classes": None}
+    write = lambda *changes: file.write_text("".join(json.dumps(asked | change) + "\n" for change in changes))  # noqa: E731
+    of_file = lambda count: replace(  # noqa: E731
+        plan, tasks=((Answering(LongBench("hotpotqa", Local(file))), "seen"),), policies=plan.policies[:1], prompts=count
+    )
+    write({}, {"input": "Why?"})
+    assert go(talker, of_file(1), path) == 2
+    (digest,) = {row["data"] for row in lines(path)}
+    assert digest == sha256(file.read_bytes()).hexdigest()[:12]
+    write({}, {"input": "When?"})
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=f"data files of longbench/hotpotqa/official changed: .* measured on {digest}"):
+        go(talker, of_file(2), path)
+    assert path.read_bytes() == before
+    write({}, {"input": "Why?"})
+    assert go(talker, of_file(2), path) == 2
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs(talker, plan, tmp_path):

@@ -11,7 +11,9 @@ import kvjax
 from experiments.tasks import needle, ppl, text
 from experiments.tasks.answering import Answering
 from experiments.tasks.chat import continuation, encode_plain, frame
-from tests.experiments.conftest import TEXT
+from experiments.tasks.conversation import next_turn
+from experiments.tasks.protocol import KVPRESS, Asked
+from tests.experiments.conftest import TEXT, byte_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,22 @@ def test_perplexity_of_a_full_cache_is_the_models_own(talker, haystack):
 
 def test_a_model_without_a_template_is_asked_plainly(talker):
     assert frame(talker) == ("", "\n")
+
+
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+THINKING = PLAIN + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+
+
+def test_a_template_that_thinks_is_asked_not_to(talker):
+    """As Qwen3's: thinking is the default, and an empty thought before the answer ends it."""
+    tokenizer = byte_tokenizer()
+    tokenizer.inner.chat_template = THINKING
+    lm = talker.replace(tokenizer=tokenizer)
+    assert frame(lm) == ("<user>", "<bot><think></think>") and next_turn(lm) == "<user>"
+    cut = KVPRESS.cut(lm, Asked("A text. ", "Q?", "A:"), 100, "unseen")
+    assert lm.decode(cut.context + cut.question) == "<user>A text. Q?<bot><think></think>A:"
+    tokenizer.inner.chat_template = PLAIN
+    assert frame(lm) == ("<user>", "<bot>")
 
 
 def test_a_text_file_serves_as_haystack(tmp_path):

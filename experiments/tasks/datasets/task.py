@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from experiments.tasks.dataset_files import Record
-from experiments.tasks.datasets.source import Source, rows
+from experiments.tasks.datasets.rows import Data, load
+from experiments.tasks.datasets.source import Source
 from experiments.tasks.example import Example
 from experiments.tasks.protocol import OFFICIAL, Asking, Rules
 
@@ -94,14 +95,19 @@ class DatasetTask(ABC):
         return self.protocol.rules(self)
 
     @cached_property
+    def data(self) -> Data:
+        """The task's files, read once."""
+        return load(self.source, self.fields)
+
+    @property
     def rows(self) -> Sequence[Record]:
-        """All rows of the task, read once."""
-        return rows(self.source, self.fields)
+        """All rows of the task."""
+        return self.data.rows
 
     def _example(self, lm: Any, length: int, index: int, number: int, *, mode: str) -> Example:
         row = self.rows[number]
         cut = self.protocol.cut(lm, self.rules.ask(row), length, mode)
-        origin = {"protocol": self.protocol.name, "row": number, "dropped_tokens": cut.dropped}
+        origin = {"data": self.data.digest, "protocol": self.protocol.name, "row": number, "dropped_tokens": cut.dropped}
         return Example(
             task=self.NAME,
             mode=mode,

@@ -3,9 +3,10 @@
 SQuAD 2.0's `dev-v2.0.json` (Rajpurkar et al., 2018) and HotpotQA's `hotpot_dev_distractor_v1.json` (Yang et al., 2018).
 """
 
+import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Collection:
-    """All different documents, sorted, and all questions that have an answer."""
+    """All different documents, sorted, and all questions that have an answer; `digest` names the file in result rows."""
 
     documents: tuple[str, ...]
     questions: tuple[Question, ...]
+    digest: str = ""
 
 
 def squad(data: Any) -> Collection:
@@ -66,7 +68,8 @@ def read(file: Path, layout: Callable[[Any], Collection]) -> Collection:
     if not file.is_file():
         raise FileNotFoundError(f"no file {file}: put the official {file.name} of {layout.__name__} there")
     try:
-        found = layout(json.loads(file.read_text(encoding="utf-8")))
+        written = file.read_bytes()
+        found = replace(layout(json.loads(written)), digest=hashlib.sha256(written).hexdigest()[:12])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not have the layout of the official {layout.__name__} file: {error!r}") from error
     if not found.questions or len(found.documents) <= len(found.questions[0].needed):

@@ -38,18 +38,18 @@ class QuestionAnswering(Generated):
         found = read(self.file, self.layout)
         order = random.Random(f"{request.seed}/{self.NAME}").sample(found.questions, len(found.questions))
         question = order[request.index % len(order)]
-        return Drafts(partial(self._write, request, found.documents, question), least=0)
+        return Drafts(partial(self._write, request, found, question), least=0)
 
     def grade(self, answer: str, references: Sequence[str]) -> float:
         """1 if the answer contains one of the references."""
         return string_match_part(answer, references)
 
-    def _write(self, request: Request, documents: Sequence[str], question: Question, amount: int) -> Draft:
-        draw = request.draw(self.NAME)
+    def _write(self, request: Request, found: Collection, question: Question, amount: int) -> Draft:
+        draw, documents = request.draw(self.NAME), found.documents
         shown = [documents[i] for i in question.needed] + added(documents, question, amount, draw)
         draw.shuffle(shown)
         text = "\n\n".join(f"Document {i}:\n{document}" for i, document in enumerate(shown, 1))
-        return Draft(INTRODUCTION + text, QUESTION + question.text, PREFIX, question.answers)
+        return Draft(INTRODUCTION + text, QUESTION + question.text, PREFIX, question.answers, {"data": found.digest})
 
 
 def added(documents: Sequence[str], question: Question, amount: int, draw: random.Random) -> list[str]:
