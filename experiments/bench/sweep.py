@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import mean, median
 from typing import Any
 
@@ -9,6 +10,7 @@ from experiments.bench import conditions
 from experiments.bench.beside import cell, peers
 from experiments.measure import measure
 from experiments.policies import Named
+from kvjax import AfterPrefill
 
 
 def sweep(
@@ -17,6 +19,7 @@ def sweep(
 ) -> dict[str, Any]:  # fmt: skip
     """Time `cells` on each task's `prompts`, then `beside`, some of them, on the first prompts through kvpress.
 
+    Every method cuts once, after the prompt, because kvpress's presses do, those too that go on evicting while decoding.
     The first prompt of a task, which compiles, is timed apart. The time of a grid of `whole` prompts a task is extrapolated from
     what was measured: ours as the first prompt and whole - 1 times the median of the others, kvpress's as the mean of its cells
     times all cells and prompts; it compiles nothing.
@@ -30,6 +33,7 @@ def sweep(
         conditions, seconds of each prompt (ours), seconds a cell (peers), and ratios above 1 where kvjax is faster.
     """
     dtype = str(lm.params["embed"]["weight"].dtype)
+    cells = [replace(x, policy=x.policy.replace(when=AfterPrefill())) for x in cells]
     ours = {task: [_ours(lm, tasks[task], x, cells, done=done) for x in found] for task, found in prompts.items()}
     words = ", ".join(f"{len(found)} {task} prompts of {len(found[0].compressed)} tokens" for task, found in prompts.items())
     result = conditions("sweep", dtype, f"{len(cells)} cells; {words}") | {"kvjax_seconds_by_prompt": ours}
