@@ -1,8 +1,10 @@
 """What a result must carry to be repeated: versions, commit, machine."""
 
+import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +34,14 @@ def machine() -> str:
     device = jax.devices()[0]
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {gib:.0f} GiB, jax on {device.device_kind}"
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """Twelve hexadecimal digits of the SHA-256 of all parts, one after the other: the name of a text or a file in result rows."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()[:12]
 
 
 def _version(name: str) -> str:

@@ -1,5 +1,6 @@
 """Compress: plan on the device, read a few integers back, pack what stays into a ragged pool."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,11 +14,10 @@ from jaxtyping import Array, Bool, Float32, Int32
 from kvjax import evidence as ev
 from kvjax.cache import KVCache
 from kvjax.heap import trim
-from kvjax.kernels.compact.xla import BLOCK
 from kvjax.layout import plan_regions
 from kvjax.policy import Policy, check_budget, slots_of
 from kvjax.prefill import Prefilled, PrefilledRow
-from kvjax.types import ALIGN, position_dtype
+from kvjax.types import ALIGN, BLOCK, position_dtype
 from kvjax.view import LayerView, Ranking
 
 
@@ -159,12 +159,12 @@ def _statistics(policy: Policy) -> tuple[str, ...]:
     return policy.score.stats if policy.when.decoding else ()
 
 
-def _carried(pre: Prefilled, policy: Policy) -> tuple:
+def carried(rows: Sequence[Any], policy: Policy) -> tuple:
     """Each layer's evidence of all rows, cut to what the scorer goes on reading while decoding."""
     if not policy.when.decoding:
         return ()
     wanted = policy.score.needs
-    layers = zip(*(row.evidence for row in pre.rows), strict=True)
+    layers = zip(*(row.evidence for row in rows), strict=True)
     return tuple(ev.concatenate([ev.restrict(e, wanted) for e in rows]) for rows in layers)
 
 
@@ -204,7 +204,7 @@ def compress(pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | fl
         position=lengths,
         steps=jnp.zeros_like(lengths),
         logits=jnp.stack([row.logits for row in pre.rows]),
-        evidence=_carried(pre, policy),
+        evidence=carried(pre.rows, policy),
         memory=memory,
         retrieval=policy.retrieve.build(list(pre.rows), decided, policy.encode),
         values=policy.encode.values,
@@ -213,7 +213,7 @@ def compress(pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | fl
 
 def _pack(pre: Prefilled, policy: Policy, decided: list[Decision], start: np.ndarray, slots: int):
     """The pools (keys, values, positions, statistics) with every kept slot in its place, and the merger's memory [L, B]."""
-    k, v, pos, stats = _empty_pools(pre, policy, slots)
+    k, v, pos, stats = empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
     values, memory = policy.encode.values, []
     for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
@@ -233,11 +233,11 @@ def _pack(pre: Prefilled, policy: Policy, decided: list[Decision], start: np.nda
     return (k, v, pos, stats), memory
 
 
-def _empty_pools(pre: Prefilled, policy: Policy, slots: int):
-    """Zeroed pools for keys, values, positions and statistics."""
-    d, dtype, encode = pre.decoder.head_dim, pre.rows[0].k[0].dtype, policy.encode
+def empty_pools(decoder: Any, policy: Policy, slots: int, dtype: Any):
+    """Zeroed pools for keys, values, positions and statistics; `dtype` is that of the prompt's keys and values."""
+    d, encode = decoder.head_dim, policy.encode
     stats = {name: jnp.zeros(slots, jnp.float32) for name in _statistics(policy)}
-    pos = jnp.zeros(slots, position_dtype(pre.decoder.max_positions))
+    pos = jnp.zeros(slots, position_dtype(decoder.max_positions))
     return encode.keys(slots, d, dtype), encode.values.empty(slots, d, encode.value_dtype(dtype)), pos, stats
 
 

@@ -47,7 +47,8 @@ class Extended:
     logits: Any = None
 
 
-def _power_of_two(n: int) -> int:
+def power_of_two(n: int) -> int:
+    """n rounded up to a power of two, at least 64: the padding of a policy's view of `n` slots."""
     return 1 << max(6, (int(n) - 1).bit_length())
 
 
@@ -67,7 +68,7 @@ def make_room(
     if reserve is not None:
         most = slots_of(reserve, int(np.asarray(cache.position).max())) + new_tokens
         widest, slots = max(widest, most), (most + ALIGN) * length.size
-    return resize(cache, capacity, slots), _power_of_two(widest) if padded else 0
+    return resize(cache, capacity, slots), power_of_two(widest) if padded else 0
 
 
 def _spec(lm, policy: Policy, cap: int) -> Spec:
@@ -178,7 +179,7 @@ def decode(
     began = time.perf_counter()
     end = _loop(
         _spec(lm, policy, cap), lm.params, roomy, sampler, key, _stops(lm, stop), np.int32(new),
-        width=_power_of_two(new), keep_logits=return_logits,
+        width=power_of_two(new), keep_logits=return_logits,
     )  # fmt: skip
     steps, cache = int(end.i), end.cache.adopted(roomy)
     seconds = time.perf_counter() - began

@@ -41,8 +41,10 @@ def position_dtype(max_positions: int) -> Any:
 
 #: Slots by which every region is aligned. Tensor-memory copies need 8; finer than a 64-slot page wastes less.
 ALIGN = 8
+#: Slots that a loop over a region takes at a time.
+BLOCK = 256
 #: Slots kept free at the end of a pool, so that a block that starts in the last region never runs off the end.
-SLACK = 256
+SLACK = BLOCK
 
 
 def size_class(slots: int, steps: int = 64) -> int:

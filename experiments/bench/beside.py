@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kvjax import AfterPrefill
+from kvjax.policy import Policy
+
 #: Our methods that kvpress has too.
 PRESSES = (
     "snapkv", "pyramidkv", "streaming_llm", "knorm", "keydiff", "tova", "adakv", "expected_attention", "ada_expected",
@@ -29,6 +32,11 @@ def cell(method: str | None, share: float) -> dict[str, Any] | None:
     if method not in PRESSES:
         return None
     return {"name": f"kvpress {method} {share:g}", "press": method, "ratio": 1.0 - share}
+
+
+def once(policy: Policy) -> Policy:
+    """The policy as kvpress runs its press: it cuts after the prompt, and never while decoding."""
+    return policy.replace(when=AfterPrefill())
 
 
 def peers(

@@ -64,7 +64,7 @@ def run(model, cell, prompt, new, stop):
     marks.append(time.perf_counter())
     tokens = []
     for step in range(new):
-        if tokens[-1:] and tokens[-1] in stop:
+        if tokens and tokens[-1] in stop:
             break
         tokens.append(int(logits[0, -1].argmax()))
         logits = feed(model, cache, tokens[-1:], at + step)

@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from kvjax import evidence as ev
 from kvjax.allocate.roles import RoleBudgets, role_budgets
 from kvjax.blocks import bucket
 from kvjax.cache import KVCache
+from kvjax.compress import carried, empty_pools
 from kvjax.layout import plan_regions
 from kvjax.policy import Policy
 from kvjax.prefill import buffers
-from kvjax.types import position_dtype
 
 
 @dataclass(frozen=True)
@@ -98,18 +97,13 @@ def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) 
 
 def _cache(decoder: Any, policy: Policy, row: Row, decided: Decided, slots: int) -> KVCache:
     """All of the cache but its regions; to be called while tracing."""
-    d, encode, evicts, one = decoder.head_dim, policy.encode, policy.when.decoding, jnp.zeros(1, jnp.int32)
-    dtype, none = row.k[0].dtype, jnp.zeros((1, 1, 1), jnp.int32)
-    carried = [ev.restrict(x, policy.score.needs) for x in row.evidence] if evicts else []
+    k, v, pos, stats = empty_pools(decoder, policy, slots, row.k[0].dtype)
+    one, none = jnp.zeros(1, jnp.int32), jnp.zeros((1, 1, 1), jnp.int32)
     return KVCache(
-        k=encode.keys(slots, d, dtype),
-        v=encode.values.empty(slots, d, encode.value_dtype(dtype)),
-        pos=jnp.zeros(slots, position_dtype(decoder.max_positions)),
-        stats={name: jnp.zeros(slots) for name in policy.score.stats} if evicts else {},
-        start=none, length=none, capacity=none, budget=none, position=one, steps=one,
+        k=k, v=v, pos=pos, stats=stats, start=none, length=none, capacity=none, budget=none, position=one, steps=one,
         logits=jnp.zeros((1, decoder.vocab)),
-        evidence=tuple(carried),
+        evidence=carried([row], policy),
         memory={name: jnp.zeros((decoder.layers, 1)) for name in policy.merge.memory},
-        retrieval=policy.retrieve.build([row], [decided], encode),
-        values=encode.values,
+        retrieval=policy.retrieve.build([row], [decided], policy.encode),
+        values=policy.encode.values,
     )  # fmt: skip

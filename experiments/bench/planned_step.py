@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from experiments.bench.planned_cache import Planned
 from kvjax.attend import Heads
+from kvjax.decode import power_of_two
 from kvjax.policy import Policy
 from kvjax.step import Spec, run_tokens
 
@@ -30,7 +31,7 @@ class Weightless:
 def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -> int:
     """Bytes of temporaries of one token's append, attention and eviction in one layer, as XLA compiles them for this machine."""
     g, d, h = decoder.groups, decoder.head_dim, decoder.heads
-    cap = 1 << max(6, (cache.widest - 1).bit_length()) if policy.padded else 0
+    cap = power_of_two(cache.widest) if policy.padded else 0
     policies, form = jax.tree.flatten(policy)
     of = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
     heads = dict(q=of(1, h, g, 1, d), k=of(1, h, 1, d), v=of(1, h, 1, d), q_raw=of(1, h, g, 1, d))

@@ -3,7 +3,6 @@
 A ratio is the share removed; a head keeps max(1, int(length · (1 - ratio))) slots, in floating point as kvpress counts.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,22 +10,24 @@ from typing import Any
 import numpy as np
 
 import kvjax
+from experiments.bench.beside import once
 from experiments.bench.peer_scores import GRADERS, NEW_TOKENS, examples
 from experiments.bench.peers import EPSILON
 from experiments.measure import measure
 from experiments.memory_maps import forget_programs
 from experiments.policies import Named
+from experiments.provenance import digest
 from experiments.rows import RowFile, key
 from experiments.tasks.answering import Answering
 from experiments.tasks.chat import continuation
 from experiments.tasks.example import Example
-from kvjax import AfterPrefill, methods
+from kvjax import methods
 
-#: kvpress's presses with the parameters of its table: once after the prompt, its defaults, but epsilon 0.02.
+#: kvpress's presses with the parameters of its table: its defaults, but epsilon 0.02.
 METHODS: dict[str, Callable[[int], Any]] = {
     "snapkv": lambda slots: methods.snapkv(slots, window=64),
-    "streaming_llm": lambda slots: methods.streaming_llm(slots).replace(when=AfterPrefill()),
-    "tova": lambda slots: methods.tova(slots, protect_last=True).replace(when=AfterPrefill()),
+    "streaming_llm": methods.streaming_llm,
+    "tova": lambda slots: methods.tova(slots, protect_last=True),
     "knorm": methods.knorm,
     "expected_attention": lambda slots: methods.expected_attention(slots, eps=EPSILON),
 }
@@ -54,7 +55,7 @@ def cells(names: Iterable[str], length: int) -> list[Named]:
     for name in names:
         method, _, ratio = name.partition("/")
         slots = kept(length, float(ratio))
-        made.append(Named(name, slots, METHODS[method](slots)))
+        made.append(Named(name, slots, once(METHODS[method](slots))))
     return made
 
 
@@ -82,9 +83,8 @@ def scores(
 def row_key(found: dict, index: int) -> dict[str, Any]:
     """The key of a prompt's row; policies that changed since give another."""
     policies = repr([cell.policy for cell in cells(found["verdicts"], 100)])
-    digest = hashlib.sha256(policies.encode()).hexdigest()[:12]
     names = {name: found[name] for name in ("task", "mode", "length")}
-    return names | {"prompt": index, "policy_repr": digest, "budget": len(found["verdicts"]), "seed": 0}
+    return names | {"prompt": index, "policy_repr": digest([policies.encode()]), "budget": len(found["verdicts"]), "seed": 0}
 
 
 def _answers(lm: Any, found: dict, example: Example) -> dict[str, Any]:

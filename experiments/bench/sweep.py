@@ -7,10 +7,9 @@ from statistics import mean, median
 from typing import Any
 
 from experiments.bench import conditions
-from experiments.bench.beside import cell, peers
+from experiments.bench.beside import cell, once, peers
 from experiments.measure import measure
 from experiments.policies import Named
-from kvjax import AfterPrefill
 
 
 def sweep(
@@ -33,7 +32,7 @@ def sweep(
         conditions, seconds of each prompt (ours), seconds a cell (peers), and ratios above 1 where kvjax is faster.
     """
     dtype = str(lm.params["embed"]["weight"].dtype)
-    cells = [replace(x, policy=x.policy.replace(when=AfterPrefill())) for x in cells]
+    cells = [replace(x, policy=once(x.policy)) for x in cells]
     ours = {task: [_ours(lm, tasks[task], x, cells, done=done) for x in found] for task, found in prompts.items()}
     words = ", ".join(f"{len(found)} {task} prompts of {len(found[0].compressed)} tokens" for task, found in prompts.items())
     result = conditions("sweep", dtype, f"{len(cells)} cells; {words}") | {"kvjax_seconds_by_prompt": ours}
@@ -45,7 +44,8 @@ def sweep(
         if "cells" in runs:
             theirs[task] = [_seconds(run) for several in runs["cells"].values() for run in several]
     if len(theirs) == len(ours):
-        result |= {"kvpress_seconds_by_cell": theirs, "ratios": _ratios(ours, theirs, len(cells), whole)}
+        hours, ratios = _compared(ours, theirs, len(cells), whole)
+        result |= {"kvpress_seconds_by_cell": theirs, "hours_of_the_grid": hours, "ratios": ratios}
     return result
 
 
@@ -68,13 +68,13 @@ def _seconds(run: dict[str, Any]) -> float:
     return run["prefill"] + run["fed"] + sum(run["steps"])
 
 
-def _ratios(ours: dict[str, list], theirs: dict[str, list], cells: int, whole: int) -> dict[str, float]:
+def _compared(ours: dict[str, list], theirs: dict[str, list], cells: int, whole: int) -> tuple[dict, dict]:
+    """Hours that `whole` prompts a task take either side, and the ratios."""
     further = {task: median(seconds[1:] or seconds) for task, seconds in ours.items()}
     loop = {task: cells * mean(seconds) for task, seconds in theirs.items()}
-    grid = sum(seconds[0] + (whole - 1) * further[task] for task, seconds in ours.items())
-    each = {f"kvpress / kvjax, a further {task} prompt": loop[task] / further[task] for task in ours}
-    return each | {
-        f"kvpress / kvjax, {whole} prompts a task with compilation": whole * sum(loop.values()) / grid,
-        "kvjax hours": grid / 3600,
-        "kvpress hours": whole * sum(loop.values()) / 3600,
+    grid = {
+        "kvjax": sum(seconds[0] + (whole - 1) * further[task] for task, seconds in ours.items()) / 3600,
+        "kvpress": whole * sum(loop.values()) / 3600,
     }
+    each = {f"kvpress / kvjax, a further {task} prompt": loop[task] / further[task] for task in ours}
+    return grid, each | {f"kvpress / kvjax, {whole} prompts a task with compilation": grid["kvpress"] / grid["kvjax"]}

@@ -43,8 +43,8 @@ def show(result: dict[str, Any], json_file: Path | None) -> None:
             unit, scale = ("ms/token", 1.0) if field == "ms_per_token" else (unit, scale)
             words = f"{scale * value['median']:.2f} {unit} (min {scale * value['min']:.2f}, n={value['count']})"
             out.print(f"  {name}: {words}", markup=False)
-    seconds = ("kvjax_seconds_by_prompt", "kvpress_seconds_by_prompt")
-    for field in ("device", "copy_gb_per_s", "allocated_bytes", "gb_per_s", *seconds, "kept_share"):
+    sweep = ("kvjax_seconds_by_prompt", "kvpress_seconds_by_cell", "hours_of_the_grid")
+    for field in ("device", "copy_gb_per_s", "allocated_bytes", "gb_per_s", *sweep, "kept_share"):
         if field in result:
             out.print(f"  {field}: {result[field]}", markup=False)
     for name, value in result.get("cells", {}).items():

@@ -30,8 +30,9 @@ def plan(
     found = bench(decoder, chosen, length=length, new=new, dtype=dtype, card=card)
     codes = "" if groups is None else f", keys as {groups} codes of {centroids}"
     shape = f"{model}, {length} tokens and {new} new, {named.name} at {named.budget:g}{codes}"
-    _show({"bench": "plan", "shape": shape, "dtype": dtype, "card_gib": card, **found})
-    write_json(json_file, {"bench": "plan", "shape": shape, "dtype": dtype, "card_gib": card, **found})
+    result = {"bench": "plan", "shape": shape, "dtype": dtype, "card_gib": card, **found}
+    _show(result)
+    write_json(json_file, result)
 
 
 def _show(found: dict[str, Any]) -> None:

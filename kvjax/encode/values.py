@@ -14,9 +14,9 @@ from jax import lax
 from jax.experimental.compute_on import compute_on
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
+from kvjax.types import BLOCK
+
 _HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
-#: Slots weighed at a time on the device.
-_BLOCK = 256
 #: A list that crosses to the host is this part of the padded region, and at least so many slots.
 _PART, _FEWEST = 16, 64
 #: Most rows appended without a loop.
@@ -54,19 +54,19 @@ class OnDevice:
     ) -> Float32[Array, "b h g t d"]:
         """out = Σ_j weights_j · store[start + j], float32; slots after a region's last nonzero weight are not read."""
         b, h, g, t, n = weights.shape
-        rows = jnp.pad(weights.reshape(b * h, g * t, n), ((0, 0), (0, 0), (0, _BLOCK)))
+        rows = jnp.pad(weights.reshape(b * h, g * t, n), ((0, 0), (0, 0), (0, BLOCK)))
         used = last_used(weights).reshape(-1)
 
         def region(args):
             rows, start, used = args
 
             def block(i, out):
-                at = i * _BLOCK
-                part = lax.dynamic_slice_in_dim(store, start + at, _BLOCK).astype(jnp.float32)
-                part = jnp.where((jnp.arange(_BLOCK) < used - at)[:, None], part, 0.0)
-                return out + lax.dot(lax.dynamic_slice_in_dim(rows, at, _BLOCK, axis=1), part)
+                at = i * BLOCK
+                part = lax.dynamic_slice_in_dim(store, start + at, BLOCK).astype(jnp.float32)
+                part = jnp.where((jnp.arange(BLOCK) < used - at)[:, None], part, 0.0)
+                return out + lax.dot(lax.dynamic_slice_in_dim(rows, at, BLOCK, axis=1), part)
 
-            return lax.fori_loop(0, -(-used // _BLOCK), block, jnp.zeros((g * t, store.shape[1])))
+            return lax.fori_loop(0, -(-used // BLOCK), block, jnp.zeros((g * t, store.shape[1])))
 
         return lax.map(region, (rows, start.reshape(-1), used)).reshape(b, h, g, t, -1)
 

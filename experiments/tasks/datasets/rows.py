@@ -4,15 +4,15 @@ A file is `.jsonl`, an object a line, `.json`, an array of objects, or `.parquet
 the package `datasets` only fetches, because its tables would turn the integers of a JSON column with decimals into floats.
 """
 
-import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from experiments.provenance import digest
 from experiments.tasks.dataset_files import Record
 from experiments.tasks.datasets.source import Source
 
@@ -27,12 +27,12 @@ class Data:
     @cached_property
     def digest(self) -> str:
         """Twelve hexadecimal digits of the SHA-256 of the files, one after the other."""
-        found = hashlib.sha256()
-        for path in self.paths:
-            with path.open("rb") as file:
-                while part := file.read(2**20):
-                    found.update(part)
-        return found.hexdigest()[:12]
+        return digest(part for path in self.paths for part in _parts(path))
+
+
+def _parts(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from iter(partial(file.read, 2**20), b"")
 
 
 def load(source: Source, fields: tuple[str, ...]) -> Data:

@@ -3,13 +3,14 @@
 SQuAD 2.0's `dev-v2.0.json` (Rajpurkar et al., 2018) and HotpotQA's `hotpot_dev_distractor_v1.json` (Yang et al., 2018).
 """
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from experiments.provenance import digest
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def read(file: Path, layout: Callable[[Any], Collection]) -> Collection:
         raise FileNotFoundError(f"no file {file}: put the official {file.name} of {layout.__name__} there")
     try:
         written = file.read_bytes()
-        found = replace(layout(json.loads(written)), digest=hashlib.sha256(written).hexdigest()[:12])
+        found = replace(layout(json.loads(written)), digest=digest([written]))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} does not have the layout of the official {layout.__name__} file: {error!r}") from error
     if not found.questions or len(found.documents) <= len(found.questions[0].needed):

@@ -76,7 +76,7 @@ def move_regions(
         source: a pytree of arrays [s, ...]; they stay as they are.
         old, new: first slot of each region in the source and in what is returned; new regions follow each other in ascending order.
         length: slots of each region; all data.
-        slots: slots of the new pools; static. At least 256 beyond the last region, in the source too: `dynamic_slice` clamps.
+        slots: slots of the new pools; static. At least SLACK beyond the last region, in the source too: `dynamic_slice` clamps.
         impl: a key of IMPLEMENTATIONS; None chooses.
 
     Returns:

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-#: Slots moved at a time between pools; no more than the pool's slack, which a block may run into behind the last region.
-BLOCK = 256
+from kvjax.types import BLOCK
 
 
 @jax.jit
