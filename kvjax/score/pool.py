@@ -22,9 +22,8 @@ class AvgPool:
         _odd(self.kernel, "AvgPool")
 
     def __call__(self, a: Float32[Array, "... n"]) -> Float32[Array, "... n"]:
-        p = self.kernel // 2
-        padded = jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(p, p)])
-        return sum(padded[..., i : i + a.shape[-1]] for i in range(self.kernel)) / self.kernel
+        window = (1,) * (a.ndim - 1) + (self.kernel,)
+        return lax.reduce_window(a, 0.0, lax.add, window, (1,) * a.ndim, "SAME") / self.kernel
 
 
 @struct.dataclass

@@ -1,5 +1,7 @@
 """Exact top-k with a traced k: order-preserving integer keys, then bisection on their bits."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int32, UInt32
@@ -7,6 +9,8 @@ from jaxtyping import Array, Bool, Int32, UInt32
 from kvjax.view import Ranking
 
 _INVALID, _NAN, _PROTECTED = 0, 1, 0xFF800001
+#: Parts of a row whose comparisons are added to each other first.
+_FOLDS = 16
 
 
 def keys(ranking: Ranking) -> UInt32[Array, "l b h n"]:
@@ -30,7 +34,7 @@ def top(rank: UInt32[Array, "... n"], k: Int32[Array, "..."]) -> Bool[Array, "..
     k is data: bisection between the smallest and the largest valid key finds a threshold that k keys reach, so one program serves
     every budget. It ends as soon as every row has one, after at most 32 halvings; only then are ties counted, if there are any.
     """
-    reached = lambda threshold: (rank >= threshold[..., None]).sum(-1, dtype=jnp.int32)  # noqa: E731
+    reached = _counting(rank)
 
     def halve(state):
         low, high, count = state
@@ -44,6 +48,17 @@ def top(rank: UInt32[Array, "... n"], k: Int32[Array, "..."]) -> Bool[Array, "..
     searching = lambda state: ((state[2] != k) & (state[1] > state[0])).any()  # noqa: E731
     low, _, count = lax.while_loop(searching, halve, (low, rank.max(-1), reached(low)))
     return lax.cond((count == k).all(), _at_least, _with_ties, rank, low[..., None], k[..., None])
+
+
+def _counting(rank: UInt32[Array, "... n"]) -> Callable[[UInt32[Array, "..."]], Int32[Array, "..."]]:
+    """The function that counts each row's keys at or above a threshold, which is above zero.
+
+    A CPU compares signed numbers faster, and adds whole vectors of comparisons three times faster than along a row.
+    """
+    signed = lambda x: lax.bitcast_convert_type(x ^ jnp.uint32(0x80000000), jnp.int32)  # noqa: E731
+    padded = jnp.pad(rank, [(0, 0)] * (rank.ndim - 1) + [(0, -rank.shape[-1] % _FOLDS)], constant_values=_INVALID)
+    parts = jnp.split(signed(padded), _FOLDS, axis=-1)
+    return lambda threshold: sum((part >= signed(threshold)[..., None]).astype(jnp.int32) for part in parts).sum(-1)
 
 
 def _at_least(rank, threshold, k):
