@@ -16,48 +16,48 @@ from kvjax.types import SLACK
 LAYERS = 8
 
 
-def shape_of(name: str) -> Shape:
-    """The shape of that name in `kvjax.kernels.ragged_attention.shapes`. Raises ValueError for an unknown one."""
-    if name not in ALL:
-        raise ValueError(f"unknown shape {name!r}; known: {', '.join(ALL)}")
-    return ALL[name]
+def shapes_of(text: str) -> dict[str, Shape]:
+    """The shapes of `kvjax.kernels.ragged_attention.shapes` with `text` in their names. Raises ValueError where there are none."""
+    found = {name: shape for name, shape in ALL.items() if text in name}
+    if not found:
+        raise ValueError(f"no shape's name has {text!r} in it; there are: {', '.join(ALL)}")
+    return found
 
 
 def attention(
-    shape: Shape, dtype: str, rounds: int, *, impl: str | None = None, done: Callable = lambda count: None
+    shapes: dict[str, Shape], dtype: str, rounds: int, *, impl: str | None = None, done: Callable = lambda count: None
 ) -> dict[str, Any]:
-    """Time ragged attention of a shape.
+    """Time ragged attention.
 
     Args:
-        shape: lengths of the regions, query heads, new tokens, head dimension.
+        shapes: by name: lengths of the regions, query heads, new tokens, head dimension.
         dtype: of queries, keys and values.
         rounds: times each piece of work runs; medians are reported.
         impl: which implementation; None lets the library choose.
 
     Returns:
-        milliseconds by piece, bytes read, GB/s, the share of the plain sum's bandwidth that attention reaches.
+        conditions; cells by shape: milliseconds by piece, bytes read, GB/s, the share of the plain sum's bandwidth reached.
 
     Raises:
         ValueError: unknown implementation.
     """
-    ragged, dense, total = _ragged(shape, dtype, impl), _dense(shape, dtype), _sum(shape, dtype)
-    seconds = interleaved({"ragged": ragged, "dense, padded to the widest": dense, "plain sum": total}, rounds, done=done)
+    cells = {name: _measure(shape, dtype, rounds, impl, done) for name, shape in shapes.items()}
+    return conditions("attention", dtype, f"times of {LAYERS} layers in a program") | {"cells": cells}
+
+
+def _measure(shape: Shape, dtype: str, rounds: int, impl: str | None, done: Callable) -> dict[str, Any]:
+    pieces = {"ragged": ragged(shape, dtype, impl), "dense": _dense(shape, dtype), "sum": _sum(shape, dtype)}
+    found = {name: summary(values)["median"] for name, values in interleaved(pieces, rounds, done=done).items()}
     read = 2 * LAYERS * int(np.sum(shape.lengths)) * shape.d * jnp.dtype(dtype).itemsize
-    times = {piece: summary(values) for piece, values in seconds.items()}
-    rate = {piece: read / times[piece]["median"] / 1e9 for piece in ("ragged", "plain sum")}
-    words = f"{LAYERS} layers of lengths {shape.lengths}, {shape.g} queries a head, {shape.t} new, d {shape.d}"
-    return conditions("attention", dtype, words) | {
-        "seconds": times,
-        "bytes": read,
-        "gb_per_s": rate,
-        "ratios": {
-            "share of the plain sum's bandwidth": rate["ragged"] / rate["plain sum"],
-            "dense / ragged": times["dense, padded to the widest"]["median"] / times["ragged"]["median"],
-        },
-    }
+    return {
+        "ms": 1e3 * found["ragged"], "ms_of_dense": 1e3 * found["dense"], "ms_of_plain_sum": 1e3 * found["sum"],
+        "bytes": read, "gb_per_s": read / found["ragged"] / 1e9,
+        "share_of_plain_sum": found["sum"] / found["ragged"], "dense / ragged": found["dense"] / found["ragged"],
+    }  # fmt: skip
 
 
-def _ragged(shape: Shape, dtype: str, impl: str | None) -> Callable[[], Any]:
+def ragged(shape: Shape, dtype: str, impl: str | None) -> Callable[[], Any]:
+    """Ragged attention of the shape in each of LAYERS layers, ready to run."""
     length = np.array(shape.lengths, np.int32)
     ends = np.cumsum(-(-length.reshape(-1) // 8) * 8)
     start = np.concatenate([[0], ends[:-1]]).reshape(length.shape).astype(np.int32)

@@ -26,10 +26,10 @@ SETS = {
     ("niah_essay", 2048, "unseen"): "q_agnostic_2k.jsonl", ("kv_lines", 1024, "unseen"): None, ("keyvalue", 1024, "unseen"): None,
 }  # fmt: skip
 HOW = (
-    "Made by `kvjax bench scores --record FOLDER`. digest: of the token ids from `FOLDER/quality_peers.py --dump` (keyvalue: from "
-    "our own task). tokens: greedy, transformers' full cache, the same ids (niah_essay: from the text in FOLDER/raw/probe.jsonl). "
-    "score: of the full cache. verdicts: right or wrong, a character a prompt, by kvpress, from FOLDER/raw; METHOD/RATIO, the "
-    "ratio is the share removed."
+    "Made by `kvjax bench peer-scores --record FOLDER`. digest: of the token ids from `FOLDER/quality_peers.py --dump` (keyvalue: "
+    "from our own task). tokens: greedy, transformers' full cache, the same ids (niah_essay: from the text in "
+    "FOLDER/raw/probe.jsonl). score: of the full cache. verdicts: right or wrong, a character a prompt, by kvpress, from "
+    "FOLDER/raw; METHOD/RATIO, the ratio is the share removed."
 )
 
 

@@ -1,4 +1,4 @@
-"""The table of `kvjax bench scores`: a cell's score beside kvpress's 95% interval, and the full cache beside transformers."""
+"""The table of `kvjax bench peer-scores`: a cell's score beside kvpress's 95% interval, and the full cache beside transformers."""
 
 from collections.abc import Sequence
 from typing import Any

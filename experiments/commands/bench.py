@@ -1,6 +1,7 @@
-"""`kvjax bench attention | decode | retrieval | prefill | sweep | memory | plan | gpu`: times with their conditions.
+"""`kvjax bench decode | retrieval | prefill | sweep | memory`: whole pieces of work, with their conditions.
 
-Ratios against the peers come from one run. What the model answers beside the peers is in `bench_answers`.
+Ratios against the peers come from one run. Single kernels are in `bench_kernels`, what the model answers beside the peers in
+`bench_answers`.
 """
 
 from typing import Annotated
@@ -8,37 +9,21 @@ from typing import Annotated
 import typer
 
 from experiments.bench.beside import PRESSES
-from experiments.commands import bench_answers
-from experiments.commands.bench_output import measuring, model_and_text, show
+from experiments.commands import bench_answers, bench_kernels
+from experiments.commands.bench_output import Rounds, measuring, model_and_text, show
 from experiments.commands.plan import plan
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err
 from experiments.policies import parse_budget, parse_policy
 
 app = typer.Typer(help="Measure speed and agreement with the peers; one benchmark at a time.", rich_markup_mode=None)
 app.command("parity")(bench_answers.parity)
-app.command("scores")(bench_answers.scores)
+app.command("peer-scores")(bench_answers.peer_scores)
 app.command("plan")(plan)
+for command in (bench_kernels.attention, bench_kernels.growth, bench_kernels.scores, bench_kernels.gather, bench_kernels.gpu):
+    app.command(command.__name__)(command)
+app.command("compile")(bench_kernels.compile_step)
 
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of context.")]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Counted rounds; medians are reported.")]
-
-
-@app.command("attention")
-def attention(
-    shape: Annotated[str, typer.Option(help="A named shape of the ragged attention kernel.")] = "llama skewed",
-    impl: Annotated[str | None, typer.Option(help="Implementation; default: the library's choice.")] = None,
-    rounds: Rounds = 50,
-    dtype: Dtype = "float32",
-    json_file: JsonFile = None,
-) -> None:
-    """Ragged attention, dense attention of the same shape, and a plain sum over the same bytes."""
-    from experiments.bench.attention import attention as bench
-    from experiments.bench.attention import shape_of
-
-    found = shape_of(shape)
-    with measuring("attention", 3 * (rounds + 1)) as done:
-        result = bench(found, dtype, rounds, impl=impl, done=done)
-    show(result, json_file)
 
 
 @app.command("decode")
@@ -151,22 +136,3 @@ def memory(
     named = parse_policy(policy, parse_budget(budget))
     lm, ids = model_and_text(model, dtype, context, text)
     show(bench(lm, ids, named, new=new), json_file)
-
-
-@app.command("gpu")
-def gpu(
-    impl: Annotated[str, typer.Option(help="triton, mosaic (ragged only, 16 bits) or xla.")] = "triton",
-    kernels: Annotated[str, typer.Option(help="Comma-separated: ragged, gather, codes.")] = "ragged,gather,codes",
-    small: Annotated[bool, typer.Option("--small", help="Only shapes that a CPU takes.")] = False,
-    rounds: Rounds = 30,
-    dtype: Dtype = "bfloat16",
-    json_file: JsonFile = None,
-) -> None:
-    """Every GPU kernel: error against float64, share of the copy bandwidth, beside dense attention."""
-    from experiments.bench.gpu import gpu as bench
-
-    with measuring("gpu", None) as done:
-        result = bench(dtype, rounds, impl=impl, kernels=kernels.split(","), small=small, done=done)
-    show(result, json_file)
-    if not all(cell["right"] for cell in result["cells"].values()):
-        raise typer.Exit(1)

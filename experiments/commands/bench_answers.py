@@ -1,4 +1,4 @@
-"""`kvjax bench parity | scores`: what the model answers, beside what the peers answered on the same token ids."""
+"""`kvjax bench parity | peer-scores`: what the model answers, beside what the peers answered on the same token ids."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from experiments.commands.bench_output import model_and_text, show
 from experiments.console import JsonFile, ModelName, TextFile, progress
 from experiments.tasks.text import haystack
 
-ROWS = Path("experiments/results/scores.jsonl")
+ROWS = Path("experiments/results/peer_scores.jsonl")
 
 
 def parity(
@@ -26,7 +26,7 @@ def parity(
     _fail(any(found and not found["tie"] for found in result["divergences"]))
 
 
-def scores(
+def peer_scores(
     model: ModelName = "smollm2-135m",
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of each set, at most; the record has up to 50.")] = 50,
     sets: Annotated[str | None, typer.Option(help="Comma-separated TASK/LENGTH/MODE of the record; default: all.")] = None,

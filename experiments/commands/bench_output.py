@@ -3,11 +3,21 @@
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from experiments.console import err, out, progress, write_json
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
+
+#: Fields of a result that are shown as they are.
+_WHOLE = (
+    "device", "copy_gb_per_s", "allocated_bytes", "kvjax_seconds_by_prompt", "kvpress_seconds_by_cell", "hours_of_the_grid",
+    "kept_share", "fit", "compile_seconds", "cache_entries", "temporary_bytes",
+)  # fmt: skip
+
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Counted rounds; medians are reported.")]
 
 
 def model_and_text(model: str, dtype: str, context: int | None, text: Path | None) -> tuple[Any, list[int]]:
@@ -43,8 +53,7 @@ def show(result: dict[str, Any], json_file: Path | None) -> None:
             unit, scale = ("ms/token", 1.0) if field == "ms_per_token" else (unit, scale)
             words = f"{scale * value['median']:.2f} {unit} (min {scale * value['min']:.2f}, n={value['count']})"
             out.print(f"  {name}: {words}", markup=False)
-    sweep = ("kvjax_seconds_by_prompt", "kvpress_seconds_by_cell", "hours_of_the_grid")
-    for field in ("device", "copy_gb_per_s", "allocated_bytes", "gb_per_s", *sweep, "kept_share"):
+    for field in _WHOLE:
         if field in result:
             out.print(f"  {field}: {result[field]}", markup=False)
     for name, value in result.get("cells", {}).items():

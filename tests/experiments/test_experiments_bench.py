@@ -2,13 +2,16 @@
 
 import json
 
+import jax
+import numpy as np
 import pytest
 
 import kvjax
 from experiments import bench
-from experiments.bench import beside
+from experiments.bench import beside, growth
 from experiments.policies import parse_policy
 from experiments.tasks import needle
+from tests.conftest import toy_config
 
 
 @pytest.fixture(autouse=True)
@@ -17,22 +20,53 @@ def without_peers(monkeypatch, tmp_path):
 
 
 def test_attention_reports_times_and_bandwidth(cli, tmp_path):
-    code, out, err = cli("bench", "attention", "--shape", "smollm2 kept", "--rounds", 2, "--json", tmp_path / "a.json")
+    code, out, err = cli("bench", "attention", "--shapes", "smollm2 kept", "--rounds", 2, "--json", tmp_path / "a.json")
     assert code == 0, err
     result = json.loads((tmp_path / "a.json").read_text())
-    assert {"machine", "commit", "dtype", "shape", "versions", "ratios"} <= set(result)
-    assert result["bytes"] == 8 * 2 * 3 * 819 * 64 * 4 and result["seconds"]["ragged"]["count"] == 2
+    assert {"machine", "commit", "dtype", "shape", "versions", "cells"} <= set(result)
+    assert result["cells"]["smollm2 kept"]["bytes"] == 8 * 2 * 3 * 819 * 64 * 4
+    code, _, err = cli("bench", "attention", "--shapes", "gpt-2")
+    assert code == 2 and "smollm2 kept" in err
+
+
+def test_growth_fits_a_line():
+    slope, intercept, determined = growth.line(np.array([1, 2, 3, 4]), np.array([5.0, 7.0, 9.0, 11.0]))
+    np.testing.assert_allclose((slope, intercept, determined), (2, 3, 1), rtol=1e-9)
+    assert growth.line(np.array([1, 2, 3, 4]), np.array([1.0, -1.0, 1.0, -1.0]))[2] < 0.5
 
 
 @pytest.mark.slow
-def test_kernels_are_judged_before_they_are_timed(cli, tmp_path):
-    words = ["--impl", "xla", "--kernels", "ragged,gather", "--small", "--rounds", 1, "--dtype", "float32"]
-    code, out, err = cli("bench", "gpu", *words, "--json", tmp_path / "g.json")
+def test_growth_times_the_same_slots_equal_and_skewed():
+    result = growth.growth("float32", 1)
+    assert set(result["cells"]) == {"equal", "32:1"} and set(result["cells"]["32:1"]) == set(growth.USED)
+    assert len(result["ratios"]) == len(growth.USED) and result["fit"]["ms_per_1000_slots"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["scores", "gather"])
+def test_kernels_are_judged_before_they_are_timed(cli, tmp_path, command):
+    words = ["--impl", "xla", "--shapes", "smollm2-135m, 8k", "--small", "--rounds", 1, "--json", tmp_path / "g.json"]
+    code, out, err = cli("bench", command, *words)
     assert code == 0, err
     cells = json.loads((tmp_path / "g.json").read_text())["cells"]
     assert cells and all(cell["right"] and cell["error"] <= 2e-6 for cell in cells.values())
+    assert all("smollm2-135m, 8k" in name for name in cells)
+
+
+def test_gpu_kernels_need_a_gpu(cli):
     code, _, err = cli("bench", "gpu", "--impl", "triton", "--small", "--rounds", 1)
     assert code == 2 and "needs an NVIDIA GPU" in err
+
+
+def test_a_step_is_compiled_and_then_read_from_the_persistent_cache(cli, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(toy_config()))
+    folder = jax.config.jax_compilation_cache_dir
+    code, out, err = cli("bench", "compile", "--model", tmp_path, "--length", 60, "--budget", "0.5", "--json", tmp_path / "c.json")
+    assert code == 0, err
+    result = json.loads((tmp_path / "c.json").read_text())
+    assert set(result["compile_seconds"]) == {"trace and lower", "compile", "trace and lower, again", "compile, again"}
+    first, second = result["cache_entries"]
+    assert first == second > 0 and jax.config.jax_compilation_cache_dir == folder and "compile_seconds" in out
 
 
 @pytest.mark.slow

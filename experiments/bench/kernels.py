@@ -1,7 +1,4 @@
-"""Every GPU kernel on the card at hand: right to float64, and its share of the card's copy bandwidth, beside dense attention.
-
-`impl` may be "xla", which runs anywhere; times are then those of the machine's own XLA.
-"""
+"""Kernels over named shapes: right to float64, and their share of the machine's copy bandwidth, beside dense attention."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,30 +35,40 @@ class Cell:
     layers: int
 
 
-def cells(dtype: str, kernels: Sequence[str] = KERNELS, small: bool = False) -> Iterator[Cell]:
-    """The kernels over their named shapes with one query a row; `small` leaves out what needs a card."""
+def cells(dtype: str, kernels: Sequence[str] = KERNELS, small: bool = False, shapes: str = "") -> Iterator[Cell]:
+    """The kernels over their named shapes with one query a row; `shapes` is a part of the names wanted, `small` spares a CPU.
+
+    Raises:
+        ValueError: an unknown kernel, or no shape of that name; lists those there are.
+    """
     if wrong := set(kernels) - set(KERNELS):
         raise ValueError(f"unknown kernels {', '.join(sorted(wrong))}; there are {', '.join(KERNELS)}")
     ragged = {name: shape for name, shape in ALL.items() if shape.t == 1} | ({} if small else LONG)
     sources = {"ragged": (ragged, regions), "gather": (LISTS, lists), "codes": (CODES, codes)}
+    known = [name for kernel in kernels for name in sources[kernel][0]]
+    if not any(shapes in name for name in known):
+        raise ValueError(f"no shape's name has {shapes!r} in it; there are: {'; '.join(known)}")
     for kernel in kernels:
-        shapes, make = sources[kernel]
-        for name, shape in shapes.items():
+        named, make = sources[kernel]
+        for name, shape in named.items():
+            if shapes not in name:
+                continue
             made = make(shape, dtype)
             if not small or made.read < 1 << 22:
                 yield Cell(f"{kernel}: {name}", made, 1 if small else min(32, -(-BEYOND_CACHE // made.read)))
 
 
-def gpu(
-    dtype: str, rounds: int, *, impl: str = "triton", kernels: Sequence[str] = KERNELS, small: bool = False,
+def kernels(
+    dtype: str, rounds: int, *, impl: str | None = None, kinds: Sequence[str] = KERNELS, shapes: str = "", small: bool = False,
     done: Callable = lambda count: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Numbers and times of every kernel.
 
     Args:
         dtype: of queries, keys and values.   rounds: counted runs; medians are reported.
-        impl: which implementation; "triton" needs an NVIDIA GPU and the gpu extra, "mosaic" a Hopper GPU and kernels=("ragged",).
-        kernels: of KERNELS.
+        impl: which implementation; None lets the library choose. "triton" needs an NVIDIA GPU and the gpu extra, "mosaic" a Hopper
+            GPU and kinds=("ragged",).
+        kinds: of KERNELS.   shapes: part of the names of the shapes wanted.
         small: only shapes that a CPU takes, one layer each.
 
     Returns:
@@ -70,18 +77,18 @@ def gpu(
         and fewer_bytes (both dense / ours).
 
     Raises:
-        ValueError: an implementation that is unknown or cannot run here, with why.
+        ValueError: an implementation that is unknown or cannot run here, with why; an unknown shape.
     """
     copied = _copy_bandwidth(rounds, 1 << (24 if small else 30))
     found = {}
-    for cell in cells(dtype, kernels, small):
+    for cell in cells(dtype, kinds, small, shapes):
         found[cell.name] = _measure(cell, rounds, impl, copied)
         done(1)
-    words = f"impl {impl}; times of one layer of up to 32 in a program; copy bandwidth counts bytes read and written"
-    return conditions("gpu", dtype, words) | {"device": jax.devices()[0].device_kind, "copy_gb_per_s": copied, "cells": found}
+    words = f"impl {impl or 'of the library'}; times of one layer of up to 32 in a program; copies count bytes read and written"
+    return conditions("kernels", dtype, words) | {"device": jax.devices()[0].device_kind, "copy_gb_per_s": copied, "cells": found}
 
 
-def _measure(cell: Cell, rounds: int, impl: str, copied: float) -> dict[str, Any]:
+def _measure(cell: Cell, rounds: int, impl: str | None, copied: float) -> dict[str, Any]:
     made = cell.operands
     error = float(np.max([_error(*pair) for pair in zip(made.call(*made.arrays, impl), made.exact(), strict=True)]))
     right = error <= TOLERANCE[str(made.arrays[0].dtype)]

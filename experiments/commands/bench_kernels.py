@@ -1,0 +1,91 @@
+"""`kvjax bench attention | growth | scores | gather | gpu | compile`: single kernels over named shapes, and the step's compiler."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.commands.bench_output import Rounds, measuring, show
+from experiments.console import Dtype, JsonFile
+from experiments.policies import parse_budget, parse_policy
+
+Impl = Annotated[str | None, typer.Option(help="Implementation; default: the library's choice.")]
+Shapes = Annotated[str, typer.Option(help="A part of the names of the shapes; default: all.")]
+Small = Annotated[bool, typer.Option("--small", help="Only shapes that a CPU takes, one layer each.")]
+
+
+def attention(
+    shapes: Shapes = "", impl: Impl = None, rounds: Rounds = 50, dtype: Dtype = "float32", json_file: JsonFile = None
+) -> None:
+    """Ragged attention, dense attention of the same shape, and a plain sum over the same bytes."""
+    from experiments.bench.attention import attention as bench
+    from experiments.bench.attention import shapes_of
+
+    found = shapes_of(shapes)
+    with measuring("attention", 3 * len(found) * (rounds + 1)) as done:
+        result = bench(found, dtype, rounds, impl=impl, done=done)
+    show(result, json_file)
+
+
+def growth(impl: Impl = None, rounds: Rounds = 20, dtype: Dtype = "float32", json_file: JsonFile = None) -> None:
+    """Ragged attention by slots in use, equal and skewed 32:1, and the line through its times."""
+    from experiments.bench.growth import USED
+    from experiments.bench.growth import growth as bench
+
+    with measuring("growth", 2 * len(USED) * (rounds + 1)) as done:
+        result = bench(dtype, rounds, impl=impl, done=done)
+    show(result, json_file)
+
+
+def scores(
+    shapes: Shapes = "", impl: Impl = None, rounds: Rounds = 20, small: Small = False, dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:  # fmt: skip
+    """Scores from codes by look-up, beside the scores of dense keys."""
+    _kernels(["codes"], impl=impl, rounds=rounds, small=small, dtype=dtype, shapes=shapes, json_file=json_file)
+
+
+def gather(
+    shapes: Shapes = "", impl: Impl = None, rounds: Rounds = 20, small: Small = False, dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:  # fmt: skip
+    """Attention over listed slots, beside dense attention over all of them."""
+    _kernels(["gather"], impl=impl, rounds=rounds, small=small, dtype=dtype, shapes=shapes, json_file=json_file)
+
+
+def gpu(
+    impl: Annotated[str, typer.Option(help="triton, mosaic (ragged only, 16 bits) or xla.")] = "triton",
+    kernels: Annotated[str, typer.Option(help="Comma-separated: ragged, gather, codes.")] = "ragged,gather,codes",
+    shapes: Shapes = "", small: Small = False, rounds: Rounds = 30, dtype: Dtype = "bfloat16", json_file: JsonFile = None,
+) -> None:  # fmt: skip
+    """Every GPU kernel: error against float64, share of the copy bandwidth, beside dense attention."""
+    _kernels(kernels.split(","), impl=impl, rounds=rounds, small=small, dtype=dtype, shapes=shapes, json_file=json_file)
+
+
+def _kernels(kinds: list[str], *, json_file: Path | None, rounds: int, dtype: str, **how: object) -> None:
+    """Measure and show; a kernel that is wrong ends the command with 1."""
+    from experiments.bench.kernels import kernels as bench
+
+    with measuring("kernels", None) as done:
+        result = bench(dtype, rounds, kinds=kinds, done=done, **how)
+    show(result, json_file)
+    if not all(cell["right"] for cell in result["cells"].values()):
+        raise typer.Exit(1)
+
+
+def compile_step(
+    model: Annotated[str, typer.Option(help="llama3-8b, llama3-70b, mistral-7b, qwen3-8b, or as elsewhere.")] = "llama3-8b",
+    length: Annotated[int, typer.Option(min=1, help="Tokens of context.")] = 4096,
+    policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "snapkv",
+    budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = "0.25",
+    dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:
+    """Seconds to compile a decode step of the whole model from shapes, and to read it from the persistent cache."""
+    from experiments.bench.compiling import compiling as bench
+    from experiments.bench.model_shapes import decoder_of
+
+    named = parse_policy(policy, parse_budget(budget))
+    with measuring("compile", 2) as done:
+        result = bench(decoder_of(model), named.policy, length, dtype=dtype, done=done)
+    show(result, json_file)
