@@ -1,9 +1,9 @@
-"""Ragged attention in plain XLA: a loop over regions, and in it one over the blocks of slots a region uses.
+"""Ragged attention in plain XLA: regions cut into blocks of slots, and a loop over a few blocks at a time, whoever they belong to.
 
-Lengths are data: a region costs the slots it uses, whatever the other regions hold. Each turn takes the largest block that
-fits what is left: a block of thousands of slots keeps both cores busy inside its two products (8064 slots of a 64-wide head
-run 2.3 times faster than in blocks of 256), while short regions and tails do not read far past their end. One loop, not one
-a core: XLA:CPU lets the bodies of independent loops share temporaries, which makes it run them one after the other.
+Lengths are data: a region costs the slots it uses, whatever the other regions hold. XLA on CPU copies a slice before it multiplies
+it and splits an operation over the cores only if it is large; blocks of several short regions, copied and multiplied together,
+make it large whatever the skew. One loop, not one a core: XLA:CPU lets the bodies of independent loops share temporaries, which
+makes it run them one after the other.
 """
 
 import dataclasses
@@ -13,7 +13,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Bool, Float, Int32, Integer
+
+from kvjax.types import BLOCK
 
 #: Below every score, and finite: a row that has seen nothing yet gives exp(-inf - LOW) = 0 and not NaN.
 LOW = -1e30
@@ -21,39 +23,34 @@ LOW = -1e30
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Tiling: block sizes from large to small, and the slack a block may read past its region (the pool keeps as much)."""
+    """Tiling: slots of a block, blocks a turn, and slots of a block where whole rows of scores are asked for."""
 
-    blocks: tuple[int, ...] = (4096, 1024, 256)
-    slack: int = 256
-
-    def kinds(self, slots: int) -> tuple[tuple[int, int], ...]:
-        """(block, fewest slots left for it) from large to small; whole blocks, which need no mask, only of the largest size."""
-        blocks = [b for b in self.blocks if b <= slots] or [slots]
-        ragged = [(b, max(1, b - self.slack)) for b in blocks]
-        return ((blocks[0], blocks[0]), *ragged[:-1], (blocks[-1], 0))
+    block: int = 512
+    blocks: int = 8
+    scores: int = BLOCK
 
 
 @partial(jax.jit, static_argnames=("window", "config"))
 def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config: Config = Config()):
     """See `api.ragged_attention`."""
-    pool = k, v, pos if q.shape[3] > 1 or window is not None else None
-    kinds = config.kinds(k.shape[0])
-    sizes = jnp.asarray([block for block, _ in kinds])
+    rows, start, length, q_pos = _regions(q, start, length, q_pos)
+    block, many = min(config.block, k.shape[0]), config.blocks
+    items = jnp.maximum(-(-length // block), 1)  # one of an empty region, so that neighbours in the list are neighbours as regions
+    ends = jnp.cumsum(items, dtype=jnp.int32)
+    pools = k, v, pos if q.shape[3] > 1 or window is not None else None
 
-    def region(args):
-        rows, start, length, q_pos = args
-        branches = [partial(_attend_block, pool, window, block, fewest < block, *args) for block, fewest in kinds]
+    def turn(i, carry):
+        item = i * many + jnp.arange(many, dtype=jnp.int32)
+        region = jnp.minimum((ends <= item[:, None]).sum(1, dtype=jnp.int32), length.size - 1)
+        done = (item - (ends - items)[region]) * block
+        held = jnp.where(item < ends[-1], length[region] - done, 0)
+        parts = _attend_blocks(pools, rows[region], start[region] + done, held, q_pos[region], window=window, block=block)
+        return _fold(carry, region - region[0], region[0], *parts)
 
-        def turn(state):
-            done, carry = state
-            kind = sum((length - done < fewest).astype(jnp.int32) for _, fewest in kinds[:-1])
-            return done + sizes[kind], lax.switch(kind, branches, done, carry)
-
-        empty = jnp.full(rows.shape[0], LOW), jnp.zeros(rows.shape[0]), jnp.zeros(rows.shape)
-        _, carry = lax.while_loop(lambda state: state[0] < length, turn, (jnp.int32(0), empty))
-        return _finish(*carry)
-
-    out, lse = lax.map(region, _regions(q, start, length, q_pos))
+    size = length.size + many - 1  # a turn folds into as many regions as it has blocks, wherever it begins
+    empty = jnp.full((size, rows.shape[1]), LOW), jnp.zeros((size, rows.shape[1])), jnp.zeros((size, *rows.shape[1:]))
+    carry = lax.fori_loop(0, -(-ends[-1] // many), turn, empty)
+    out, lse = _finish(*(x[: length.size] for x in carry))
     return out.reshape(q.shape).astype(q.dtype), lse.reshape(q.shape[:-1])
 
 
@@ -61,7 +58,7 @@ def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config:
 def scores(q, k, pos, start, length, q_pos, *, cap: int, window: int | None, config: Config = Config()):
     """See `api.ragged_scores`."""
     b, h, g, t, d = q.shape
-    block = config.blocks[-1]
+    block = min(config.scores, k.shape[0])
     seen_pos = pos if t > 1 or window is not None else None
 
     def region(args):
@@ -86,41 +83,65 @@ def _regions(q: Float[Array, "b h g t d"], start: Int32[Array, "b h"], length: I
     return rows, start.reshape(-1), length.reshape(-1), jnp.repeat(q_pos, h, axis=0)
 
 
-def _attend_block(pool, window, block, ragged, rows, start, length, q_pos, done, carry):
-    """Fold the `block` slots after `done` into the running softmax of a region's rows; `ragged`: its end may lie inside."""
-    k, v, pos = pool
-    high, total, out = carry
-    held = jnp.arange(block) < length - done if ragged else None
-    scores = _scores(rows, k, pos, start + done, held, q_pos, window, block=block)
-    values = lax.dynamic_slice_in_dim(v, start + done, block).astype(jnp.float32)
-    if ragged:
-        values = jnp.where(held[:, None], values, 0.0)
-    new = jnp.maximum(high, scores.max(axis=1))
-    weights = jnp.exp(scores - new[:, None])
-    decay = jnp.exp(high - new)
-    return new, total * decay + weights.sum(axis=1), out * decay[:, None] + lax.dot(weights, values)
+def _attend_blocks(pools, rows, at, held, q_pos, *, window, block: int):
+    """Softmax of w blocks by themselves, `held` slots from `at` on: greatest scores [w r], sums [w r], weighted values [w r d]."""
+    last = pools[0].shape[0] - block
+    sliced = lambda x: jnp.stack([lax.dynamic_slice_in_dim(x, a, block) for a in jnp.minimum(at, last)])  # noqa: E731
+    slot = jnp.minimum(at, last)[:, None] + jnp.arange(block, dtype=jnp.int32)  # a slice that would run off the end moves
+    there = (slot >= at[:, None]) & (slot < (at + held)[:, None])
+    keys, values = (sliced(x).astype(jnp.float32) for x in pools[:2])
+    scores = lax.dot_general(rows, keys, (((2,), (2,)), ((0,), (0,))))
+    seen = there[:, None] if pools[2] is None else there[:, None] & _sees(sliced(pools[2]), q_pos, rows.shape[1], window)
+    scores = jnp.where(seen, scores, -jnp.inf)
+    high = jnp.maximum(scores.max(-1), LOW)
+    weights = jnp.exp(scores - high[..., None])
+    values = jnp.where(there[..., None], values, 0.0)
+    return high, weights.sum(-1), lax.dot_general(weights, values, (((2,), (1,)), ((0,), (0,))))
+
+
+def _fold(carry, whose, first, high, total, out):
+    """The w blocks of a turn added to the running softmax of their regions, `whose` counted from region `first`.
+
+    Block after block: a region's sums do not depend on where its blocks lie among others, a row of a batch is what it is alone.
+    """
+    w = whose.size
+    before = [lax.dynamic_slice_in_dim(x, first, w) for x in carry]
+    state, states = [x[0] for x in before], []
+    for i in range(w):
+        if i:
+            state = [jnp.where(whose[i] == whose[i - 1], x, old[whose[i]]) for x, old in zip(state, before, strict=True)]
+        new = jnp.maximum(state[0], high[i])
+        decay, share = jnp.exp(state[0] - new), jnp.exp(high[i] - new)
+        state = [new, state[1] * decay + total[i] * share, state[2] * decay[:, None] + out[i] * share[:, None]]
+        states.append(state)
+    at = jnp.where(whose == jnp.arange(w)[:, None], jnp.arange(w), -1).max(1)  # the last block of each region
+    pick = lambda x, old: jnp.where(at.reshape(-1, *[1] * (old.ndim - 1)) < 0, old, jnp.stack(x)[at])  # noqa: E731
+    after = [pick(x, old) for x, old in zip(zip(*states, strict=True), before, strict=True)]
+    return tuple(lax.dynamic_update_slice_in_dim(x, y, first, 0) for x, y in zip(carry, after, strict=True))
 
 
 def _scores(rows, k, pos, at, held, q_pos, window, *, block: int):
     """Scores [r, block] of the block that starts at slot `at`, -inf where a row does not see the slot."""
     keys = lax.dynamic_slice_in_dim(k, at, block).astype(jnp.float32)
-    if rows.shape[0] <= 8 and block <= 1024:
-        # a small product spends longer packing its operands than multiplying them
+    if rows.shape[0] <= 8:  # a small product spends longer packing its operands than multiplying them
         scores = (rows[:, None, :] * keys[None]).sum(-1)
     else:
         scores = lax.dot_general(rows, keys, (((1,), (1,)), ((), ())))
-    seen = True if held is None else held[None, :]
+    seen = held[None, :]
     if pos is not None:
-        slot = lax.dynamic_slice_in_dim(pos, at, block)[None, :]
-        now = jnp.tile(q_pos, rows.shape[0] // q_pos.shape[0])[:, None]
-        seen = seen & (slot <= now)
-        if window is not None:
-            seen &= slot > now - window
-    return scores if seen is True else jnp.where(seen, scores, -jnp.inf)
+        seen = seen & _sees(lax.dynamic_slice_in_dim(pos, at, block), q_pos, rows.shape[0], window)
+    return jnp.where(seen, scores, -jnp.inf)
 
 
-def _finish(high: Float[Array, " r"], total: Float[Array, " r"], out: Float[Array, "r d"]):
+def _sees(pos: Integer[Array, "... n"], q_pos: Int32[Array, "... t"], r: int, window: int | None) -> Bool[Array, "... r n"]:
+    """Which slots each of r rows, the t queries of every head in turn, may look at."""
+    now = jnp.concatenate([q_pos] * (r // q_pos.shape[-1]), -1)[..., None]
+    pos = pos[..., None, :]
+    return pos <= now if window is None else (pos <= now) & (pos > now - window)
+
+
+def _finish(high: Float[Array, "regions r"], total: Float[Array, "regions r"], out: Float[Array, "regions r d"]):
     """(out, lse) from a running softmax; 0 and -inf for rows that saw no slot."""
     seen = total > 0
-    out = out / jnp.where(seen, total, 1.0)[:, None]
+    out = out / jnp.where(seen, total, 1.0)[..., None]
     return out, jnp.where(seen, high + jnp.log(total), -jnp.inf)
