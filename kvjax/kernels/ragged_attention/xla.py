@@ -35,7 +35,7 @@ def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config:
     """See `api.ragged_attention`."""
     rows, start, length, q_pos = _regions(q, start, length, q_pos)
     block, many = min(config.block, k.shape[0]), config.blocks
-    items = jnp.maximum(-(-length // block), 1)  # one of an empty region, so that neighbours in the list are neighbours as regions
+    items = -(-length // block)
     ends = jnp.cumsum(items, dtype=jnp.int32)
     pools = k, v, pos if q.shape[3] > 1 or window is not None else None
 
@@ -45,12 +45,10 @@ def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config:
         done = (item - (ends - items)[region]) * block
         held = jnp.where(item < ends[-1], length[region] - done, 0)
         parts = _attend_blocks(pools, rows[region], start[region] + done, held, q_pos[region], window=window, block=block)
-        return _fold(carry, region - region[0], region[0], *parts)
+        return _fold(carry, region, *parts)
 
-    size = length.size + many - 1  # a turn folds into as many regions as it has blocks, wherever it begins
-    empty = jnp.full((size, rows.shape[1]), LOW), jnp.zeros((size, rows.shape[1])), jnp.zeros((size, *rows.shape[1:]))
-    carry = lax.fori_loop(0, -(-ends[-1] // many), turn, empty)
-    out, lse = _finish(*(x[: length.size] for x in carry))
+    empty = jnp.full(rows.shape[:2], LOW), jnp.zeros(rows.shape[:2]), jnp.zeros(rows.shape)
+    out, lse = _finish(*lax.fori_loop(0, -(-ends[-1] // many), turn, empty))
     return out.reshape(q.shape).astype(q.dtype), lse.reshape(q.shape[:-1])
 
 
@@ -86,7 +84,7 @@ def _regions(q: Float[Array, "b h g t d"], start: Int32[Array, "b h"], length: I
 def _attend_blocks(pools, rows, at, held, q_pos, *, window, block: int):
     """Softmax of w blocks by themselves, `held` slots from `at` on: greatest scores [w r], sums [w r], weighted values [w r d]."""
     last = pools[0].shape[0] - block
-    sliced = lambda x: jnp.stack([lax.dynamic_slice_in_dim(x, a, block) for a in jnp.minimum(at, last)])  # noqa: E731
+    sliced = lambda x: jax.vmap(lambda a: lax.dynamic_slice_in_dim(x, a, block))(jnp.minimum(at, last))  # noqa: E731
     slot = jnp.minimum(at, last)[:, None] + jnp.arange(block, dtype=jnp.int32)  # a slice that would run off the end moves
     there = (slot >= at[:, None]) & (slot < (at + held)[:, None])
     keys, values = (sliced(x).astype(jnp.float32) for x in pools[:2])
@@ -99,25 +97,20 @@ def _attend_blocks(pools, rows, at, held, q_pos, *, window, block: int):
     return high, weights.sum(-1), lax.dot_general(weights, values, (((2,), (1,)), ((0,), (0,))))
 
 
-def _fold(carry, whose, first, high, total, out):
-    """The w blocks of a turn added to the running softmax of their regions, `whose` counted from region `first`.
+def _fold(carry, region, high, total, out):
+    """The w blocks of a turn added to the running softmax of their regions.
 
     Block after block: a region's sums do not depend on where its blocks lie among others, a row of a batch is what it is alone.
     """
-    w = whose.size
-    before = [lax.dynamic_slice_in_dim(x, first, w) for x in carry]
-    state, states = [x[0] for x in before], []
-    for i in range(w):
-        if i:
-            state = [jnp.where(whose[i] == whose[i - 1], x, old[whose[i]]) for x, old in zip(state, before, strict=True)]
-        new = jnp.maximum(state[0], high[i])
-        decay, share = jnp.exp(state[0] - new), jnp.exp(high[i] - new)
-        state = [new, state[1] * decay + total[i] * share, state[2] * decay[:, None] + out[i] * share[:, None]]
-        states.append(state)
-    at = jnp.where(whose == jnp.arange(w)[:, None], jnp.arange(w), -1).max(1)  # the last block of each region
-    pick = lambda x, old: jnp.where(at.reshape(-1, *[1] * (old.ndim - 1)) < 0, old, jnp.stack(x)[at])  # noqa: E731
-    after = [pick(x, old) for x, old in zip(zip(*states, strict=True), before, strict=True)]
-    return tuple(lax.dynamic_update_slice_in_dim(x, y, first, 0) for x, y in zip(carry, after, strict=True))
+
+    def add(i, carry):
+        before = [lax.dynamic_index_in_dim(x, region[i], keepdims=False) for x in carry]
+        new = jnp.maximum(before[0], high[i])
+        decay, share = jnp.exp(before[0] - new), jnp.exp(high[i] - new)
+        after = new, before[1] * decay + total[i] * share, before[2] * decay[:, None] + out[i] * share[:, None]
+        return tuple(lax.dynamic_update_index_in_dim(x, y, region[i], 0) for x, y in zip(carry, after, strict=True))
+
+    return lax.fori_loop(0, region.size, add, carry)
 
 
 def _scores(rows, k, pos, at, held, q_pos, window, *, block: int):
