@@ -95,7 +95,7 @@ BAD = [
     (["sweep", "--model", "t", "--policies", "full", "--budgets", "1", "--out", "x", "--question", "no"], "--question"),
     (["report", "/no/rows.jsonl", "--out", "x"], "/no/rows.jsonl"),
     (["show", "--model", "toy", "--policy", "full", "--prompt", "hello", "--out", "/dev/null/page.html"], "/dev/null/page.html"),
-    (["bench", "attention", "--shape", "round"], "unknown shape 'round'"),
+    (["bench", "attention", "--shapes", "round"], "no shape's name has 'round'"),
     (["bench", "decode", "--context", "99999999"], "beyond the"),
     (["bench", "attention", "--dtype", "int3"], "int3"),
     (["bench"], "Missing command"),
