@@ -71,10 +71,6 @@ def make_room(
     return resize(cache, capacity, slots), power_of_two(widest) if padded else 0
 
 
-def _spec(lm, policy: Policy, cap: int) -> Spec:
-    return Spec(decoder=lm.decoder, retrieve=policy.retrieve, encode=policy.encode, policy=policy.decoding(), cap=cap)
-
-
 def _check(lm, cache: KVCache, policy: Policy, new_tokens: int) -> None:
     if not isinstance(policy, Policy):
         raise TypeError(f"expected the policy the cache was made with; got {policy!r}")
@@ -178,7 +174,7 @@ def decode(
     roomy, cap = make_room(cache, policy, new, reserve=reserve)
     began = time.perf_counter()
     end = _loop(
-        _spec(lm, policy, cap), lm.params, roomy, sampler, key, _stops(lm, stop), np.int32(new),
+        Spec.of(lm.decoder, policy, cap), lm.params, roomy, sampler, key, _stops(lm, stop), np.int32(new),
         width=power_of_two(new), keep_logits=return_logits,
     )  # fmt: skip
     steps, cache = int(end.i), end.cache.adopted(roomy)
@@ -204,7 +200,7 @@ def stream(
     _check(lm, cache, policy, new)
     key = _key_for(sampler, key)
     cache, cap = make_room(cache, policy, new)
-    spec, stops = _spec(lm, policy, cap), _stops(lm, stop)
+    spec, stops = Spec.of(lm.decoder, policy, cap), _stops(lm, stop)
     running, token = jnp.ones(cache.position.shape, bool), jnp.zeros(cache.position.shape, jnp.int32)
     for i in range(max_new_tokens):
         new, token, running = _one(spec, lm.params, cache, sampler, key, np.int32(i), running, token, stops)
@@ -255,7 +251,7 @@ def extend(
         width = 1 if part.shape[1] == 1 else min(size_class(part.shape[1], steps=2), max(block, 2))
         tokens = np.pad(part, ((0, 0), (0, width - part.shape[1])))
         count = np.clip(counts - at, 0, part.shape[1]).astype(np.int32)
-        new, out = _read(_spec(lm, policy, cap), lm.params, cache, tokens, count, keep_logits=return_logits)
+        new, out = _read(Spec.of(lm.decoder, policy, cap), lm.params, cache, tokens, count, keep_logits=return_logits)
         cache = new.adopted(cache)
         if return_logits:
             logits.append(out[:, : part.shape[1]])

@@ -38,6 +38,11 @@ class Spec:
     policy: Policy | None
     cap: int = struct.field(pytree_node=False, default=0)
 
+    @classmethod
+    def of(cls, decoder: Any, policy: Policy, cap: int) -> "Spec":
+        """What decoding under a policy is compiled for."""
+        return cls(decoder=decoder, retrieve=policy.retrieve, encode=policy.encode, policy=policy.decoding(), cap=cap)
+
 
 @struct.dataclass
 class StepBlock:

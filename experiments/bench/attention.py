@@ -9,19 +9,11 @@ import numpy as np
 
 from experiments.bench import conditions, interleaved, summary
 from kvjax.kernels.ragged_attention import ragged_attention
-from kvjax.kernels.ragged_attention.shapes import ALL, Shape
+from kvjax.kernels.ragged_attention.shapes import Shape
 from kvjax.types import SLACK
 
 #: Layers in one program, as in a decode step: their keys and values do not fit a CPU's caches.
 LAYERS = 8
-
-
-def shapes_of(text: str) -> dict[str, Shape]:
-    """The shapes of `kvjax.kernels.ragged_attention.shapes` with `text` in their names. Raises ValueError where there are none."""
-    found = {name: shape for name, shape in ALL.items() if text in name}
-    if not found:
-        raise ValueError(f"no shape's name has {text!r} in it; there are: {', '.join(ALL)}")
-    return found
 
 
 def attention(
@@ -36,7 +28,7 @@ def attention(
         impl: which implementation; None lets the library choose.
 
     Returns:
-        conditions; cells by shape: milliseconds by piece, bytes read, GB/s, the share of the plain sum's bandwidth reached.
+        conditions; cells by shape: seconds by piece, bytes read, GB/s, the share of the plain sum's bandwidth reached.
 
     Raises:
         ValueError: unknown implementation.
@@ -47,12 +39,12 @@ def attention(
 
 def _measure(shape: Shape, dtype: str, rounds: int, impl: str | None, done: Callable) -> dict[str, Any]:
     pieces = {"ragged": ragged(shape, dtype, impl), "dense": _dense(shape, dtype), "sum": _sum(shape, dtype)}
-    found = {name: summary(values)["median"] for name, values in interleaved(pieces, rounds, done=done).items()}
+    seconds = {name: summary(values) for name, values in interleaved(pieces, rounds, done=done).items()}
+    time = {name: found["median"] for name, found in seconds.items()}
     read = 2 * LAYERS * int(np.sum(shape.lengths)) * shape.d * jnp.dtype(dtype).itemsize
     return {
-        "ms": 1e3 * found["ragged"], "ms_of_dense": 1e3 * found["dense"], "ms_of_plain_sum": 1e3 * found["sum"],
-        "bytes": read, "gb_per_s": read / found["ragged"] / 1e9,
-        "share_of_plain_sum": found["sum"] / found["ragged"], "dense / ragged": found["dense"] / found["ragged"],
+        "seconds": seconds, "bytes": read, "gb_per_s": read / time["ragged"] / 1e9,
+        "share_of_plain_sum": time["sum"] / time["ragged"], "dense / ragged": time["dense"] / time["ragged"],
     }  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.bench import conditions
 from experiments.bench.planned_cache import planned
-from kvjax.decode import power_of_two
 from kvjax.policy import Policy
 from kvjax.step import Spec, step
 
@@ -59,11 +58,11 @@ def _lowering(decoder: Any, policy: Policy, length: int, dtype: Any) -> Callable
     cache = planned(decoder, policy, length, new=1, dtype=dtype)
     params = jax.eval_shape(lambda: decoder.init(jax.random.key(0), dtype))
     policies, form = jax.tree.flatten(policy)
-    cap = power_of_two(cache.widest) if policy.padded else 0
+    cap = cache.padding(policy)
 
     def run(params, policies, leaves):
         policy = jax.tree.unflatten(form, policies)
-        spec = Spec(decoder, policy.retrieve, policy.encode, policy.decoding(), cap)
+        spec = Spec.of(decoder, policy, cap)
         found = jax.tree.unflatten(cache.structure, leaves)
         return jax.tree.leaves(step(spec, params, found, jnp.zeros(1, jnp.int32), running=jnp.ones(1, bool)))
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench import conditions, interleaved, summary
-from experiments.bench.operands import Operands, codes, lists, regions
+from experiments.bench.operands import Operands, codes, lists, named, regions
 from kvjax.kernels.codebook_scores.shapes import SHAPES as CODES
 from kvjax.kernels.gather_attention.shapes import SHAPES as LISTS
 from kvjax.kernels.ragged_attention.shapes import ALL, Shape
@@ -45,17 +45,11 @@ def cells(dtype: str, kernels: Sequence[str] = KERNELS, small: bool = False, sha
         raise ValueError(f"unknown kernels {', '.join(sorted(wrong))}; there are {', '.join(KERNELS)}")
     ragged = {name: shape for name, shape in ALL.items() if shape.t == 1} | ({} if small else LONG)
     sources = {"ragged": (ragged, regions), "gather": (LISTS, lists), "codes": (CODES, codes)}
-    known = [name for kernel in kernels for name in sources[kernel][0]]
-    if not any(shapes in name for name in known):
-        raise ValueError(f"no shape's name has {shapes!r} in it; there are: {'; '.join(known)}")
-    for kernel in kernels:
-        named, make = sources[kernel]
-        for name, shape in named.items():
-            if shapes not in name:
-                continue
-            made = make(shape, dtype)
-            if not small or made.read < 1 << 22:
-                yield Cell(f"{kernel}: {name}", made, 1 if small else min(32, -(-BEYOND_CACHE // made.read)))
+    every = {f"{kernel}: {name}": (shape, sources[kernel][1]) for kernel in kernels for name, shape in sources[kernel][0].items()}
+    for name, (shape, make) in named(every, shapes).items():
+        made = make(shape, dtype)
+        if not small or made.read < 1 << 22:
+            yield Cell(name, made, 1 if small else min(32, -(-BEYOND_CACHE // made.read)))
 
 
 def kernels(
@@ -84,6 +78,8 @@ def kernels(
     for cell in cells(dtype, kinds, small, shapes):
         found[cell.name] = _measure(cell, rounds, impl, copied)
         done(1)
+    if not found:
+        raise ValueError(f"no shape with {shapes!r} in its name is small enough for `small`")
     words = f"impl {impl or 'of the library'}; times of one layer of up to 32 in a program; copies count bytes read and written"
     return conditions("kernels", dtype, words) | {"device": jax.devices()[0].device_kind, "copy_gb_per_s": copied, "cells": found}
 

@@ -1,7 +1,7 @@
 """Operands of one call of each GPU kernel, with its dense counterpart and the exact result."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,14 @@ from kvjax.kernels.codebook_scores import codebook_scores
 from kvjax.kernels.gather_attention import gather_attention
 from kvjax.kernels.ragged_attention import ragged_attention
 from kvjax.types import SLACK
+
+
+def named[T](shapes: Mapping[str, T], text: str) -> dict[str, T]:
+    """Those with `text` in their names. Raises ValueError where there are none; lists those there are."""
+    found = {name: shape for name, shape in shapes.items() if text in name}
+    if not found:
+        raise ValueError(f"no shape's name has {text!r} in it; there are: {'; '.join(shapes)}")
+    return found
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from kvjax.allocate.roles import RoleBudgets, role_budgets
 from kvjax.blocks import bucket
 from kvjax.cache import KVCache
 from kvjax.compress import carried, empty_pools
+from kvjax.decode import power_of_two
 from kvjax.layout import plan_regions
 from kvjax.policy import Policy
 from kvjax.prefill import buffers
@@ -48,6 +49,10 @@ class Planned:
     structure: Any
     slots: int
     widest: int
+
+    def padding(self, policy: Policy) -> int:
+        """Slots a region is padded to while decoding, as `kvjax.decode` chooses them."""
+        return power_of_two(self.widest) if policy.padded else 0
 
 
 def kept(decoder: Any, policy: Policy, length: int) -> np.ndarray:

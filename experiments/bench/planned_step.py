@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from experiments.bench.planned_cache import Planned
 from kvjax.attend import Heads
-from kvjax.decode import power_of_two
 from kvjax.policy import Policy
 from kvjax.step import Spec, run_tokens
 
@@ -31,7 +30,7 @@ class Weightless:
 def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -> int:
     """Bytes of temporaries of one token's append, attention and eviction in one layer, as XLA compiles them for this machine."""
     g, d, h = decoder.groups, decoder.head_dim, decoder.heads
-    cap = power_of_two(cache.widest) if policy.padded else 0
+    cap = cache.padding(policy)
     policies, form = jax.tree.flatten(policy)
     of = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
     heads = dict(q=of(1, h, g, 1, d), k=of(1, h, 1, d), v=of(1, h, 1, d), q_raw=of(1, h, g, 1, d))
@@ -39,7 +38,7 @@ def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -
 
     def step(params, policies, leaves):
         policy = jax.tree.unflatten(form, policies)
-        spec = Spec(Weightless(decoder.windows), policy.retrieve, policy.encode, policy.decoding(), cap)
+        spec = Spec.of(Weightless(decoder.windows), policy, cap)
         one = jnp.ones(1, jnp.int32)
         cache_, x = run_tokens(spec, params, jax.tree.unflatten(cache.structure, leaves), one[:, None], one)
         return jax.tree.leaves(cache_), x

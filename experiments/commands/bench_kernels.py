@@ -19,9 +19,10 @@ def attention(
 ) -> None:
     """Ragged attention, dense attention of the same shape, and a plain sum over the same bytes."""
     from experiments.bench.attention import attention as bench
-    from experiments.bench.attention import shapes_of
+    from experiments.bench.operands import named
+    from kvjax.kernels.ragged_attention.shapes import ALL
 
-    found = shapes_of(shapes)
+    found = named(ALL, shapes)
     with measuring("attention", 3 * len(found) * (rounds + 1)) as done:
         result = bench(found, dtype, rounds, impl=impl, done=done)
     show(result, json_file)

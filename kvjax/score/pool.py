@@ -1,5 +1,7 @@
 """1-D pooling of scores along the token axis: a spike lifts its neighbours, so that whole spans survive."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
@@ -12,6 +14,11 @@ def _odd(kernel: int, name: str) -> int:
     return kernel
 
 
+def _slide(a: Float32[Array, "... n"], kernel: int, outside: float, reduce: Callable) -> Float32[Array, "... n"]:
+    """`reduce` over every window of the last axis, `outside` beyond its ends."""
+    return lax.reduce_window(a, outside, reduce, (1,) * (a.ndim - 1) + (kernel,), (1,) * a.ndim, "SAME")
+
+
 @struct.dataclass
 class AvgPool:
     """pool(a)[i] = (1/kernel) Σ a[i-p..i+p], zeros outside, the divisor always `kernel` (edges are damped)."""
@@ -22,8 +29,7 @@ class AvgPool:
         _odd(self.kernel, "AvgPool")
 
     def __call__(self, a: Float32[Array, "... n"]) -> Float32[Array, "... n"]:
-        window = (1,) * (a.ndim - 1) + (self.kernel,)
-        return lax.reduce_window(a, 0.0, lax.add, window, (1,) * a.ndim, "SAME") / self.kernel
+        return _slide(a, self.kernel, 0.0, lax.add) / self.kernel
 
 
 @struct.dataclass
@@ -36,8 +42,7 @@ class MaxPool:
         _odd(self.kernel, "MaxPool")
 
     def __call__(self, a: Float32[Array, "... n"]) -> Float32[Array, "... n"]:
-        window = (1,) * (a.ndim - 1) + (self.kernel,)
-        return lax.reduce_window(a, -jnp.inf, lax.max, window, (1,) * a.ndim, "SAME")
+        return _slide(a, self.kernel, -jnp.inf, lax.max)
 
 
 @struct.dataclass

@@ -24,7 +24,8 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert code == 0, err
     result = json.loads((tmp_path / "a.json").read_text())
     assert {"machine", "commit", "dtype", "shape", "versions", "cells"} <= set(result)
-    assert result["cells"]["smollm2 kept"]["bytes"] == 8 * 2 * 3 * 819 * 64 * 4
+    cell = result["cells"]["smollm2 kept"]
+    assert cell["bytes"] == 8 * 2 * 3 * 819 * 64 * 4 and cell["seconds"]["ragged"]["count"] == 2
     code, _, err = cli("bench", "attention", "--shapes", "gpt-2")
     assert code == 2 and "smollm2 kept" in err
 
@@ -43,14 +44,15 @@ def test_growth_times_the_same_slots_equal_and_skewed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["scores", "gather"])
+@pytest.mark.parametrize("command", [["scores"], ["gather"], ["gpu", "--kernels", "ragged,gather", "--dtype", "float32"]])
 def test_kernels_are_judged_before_they_are_timed(cli, tmp_path, command):
-    words = ["--impl", "xla", "--shapes", "smollm2-135m, 8k", "--small", "--rounds", 1, "--json", tmp_path / "g.json"]
-    code, out, err = cli("bench", command, *words)
+    words = ["--impl", "xla", "--small", "--rounds", 1, "--json", tmp_path / "g.json"]
+    words += [] if command[0] == "gpu" else ["--shapes", "smollm2-135m, 8k"]
+    code, out, err = cli("bench", *command, *words)
     assert code == 0, err
     cells = json.loads((tmp_path / "g.json").read_text())["cells"]
     assert cells and all(cell["right"] and cell["error"] <= 2e-6 for cell in cells.values())
-    assert all("smollm2-135m, 8k" in name for name in cells)
+    assert command[0] == "gpu" or all("smollm2-135m, 8k" in name for name in cells)
 
 
 def test_gpu_kernels_need_a_gpu(cli):

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from kvjax.kernels.ragged_attention.xla import sees
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -38,7 +40,7 @@ def scores(q, codes, codebook, pos, start, length, q_pos, *, cap: int, window: i
             part = _look_up(table, lax.dynamic_slice_in_dim(codes, start + i * block, block))
             held = (jnp.arange(block) < length - i * block)[None, :]
             if seen_pos is not None:
-                held = held & _sees(lax.dynamic_slice_in_dim(seen_pos, start + i * block, block), q_pos, g, window)
+                held = held & sees(lax.dynamic_slice_in_dim(seen_pos, start + i * block, block), q_pos, g * t, window)
             return lax.dynamic_update_slice(out, jnp.where(held, part, -jnp.inf), (0, i * block))
 
         used = -(-jnp.minimum(length, cap) // block)
@@ -55,10 +57,3 @@ def _look_up(table, codes):
     zeros = jnp.zeros((codes.shape[0], table.shape[2]))
     add = lambda m, total: total + table[m].at[index[m]].get(mode="clip")  # noqa: E731
     return lax.fori_loop(0, table.shape[0], add, zeros).T
-
-
-def _sees(slot, q_pos, g: int, window: int | None):
-    """Which slots of a block each of the g·t queries sees."""
-    now = jnp.tile(q_pos, g)[:, None]
-    seen = slot[None, :] <= now
-    return seen if window is None else seen & (slot[None, :] > now - window)

@@ -89,7 +89,7 @@ def _attend_blocks(pools, rows, at, held, q_pos, *, window, block: int):
     there = (slot >= at[:, None]) & (slot < (at + held)[:, None])
     keys, values = (sliced(x).astype(jnp.float32) for x in pools[:2])
     scores = lax.dot_general(rows, keys, (((2,), (2,)), ((0,), (0,))))
-    seen = there[:, None] if pools[2] is None else there[:, None] & _sees(sliced(pools[2]), q_pos, rows.shape[1], window)
+    seen = there[:, None] if pools[2] is None else there[:, None] & sees(sliced(pools[2]), q_pos, rows.shape[1], window)
     scores = jnp.where(seen, scores, -jnp.inf)
     high = jnp.maximum(scores.max(-1), LOW)
     weights = jnp.exp(scores - high[..., None])
@@ -122,11 +122,11 @@ def _scores(rows, k, pos, at, held, q_pos, window, *, block: int):
         scores = lax.dot_general(rows, keys, (((1,), (1,)), ((), ())))
     seen = held[None, :]
     if pos is not None:
-        seen = seen & _sees(lax.dynamic_slice_in_dim(pos, at, block), q_pos, rows.shape[0], window)
+        seen = seen & sees(lax.dynamic_slice_in_dim(pos, at, block), q_pos, rows.shape[0], window)
     return jnp.where(seen, scores, -jnp.inf)
 
 
-def _sees(pos: Integer[Array, "... n"], q_pos: Int32[Array, "... t"], r: int, window: int | None) -> Bool[Array, "... r n"]:
+def sees(pos: Integer[Array, "... n"], q_pos: Int32[Array, "... t"], r: int, window: int | None) -> Bool[Array, "... r n"]:
     """Which slots each of r rows, the t queries of every head in turn, may look at."""
     now = jnp.concatenate([q_pos] * (r // q_pos.shape[-1]), -1)[..., None]
     pos = pos[..., None, :]
