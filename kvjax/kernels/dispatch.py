@@ -1,14 +1,16 @@
-"""Which implementation of an operation runs: XLA anywhere, a kernel where there is the GPU it is written for."""
+"""Which implementation of an operation runs: XLA anywhere, a kernel on the platform it is written for."""
 
 import dataclasses
 import importlib
 from collections.abc import Mapping
 from functools import partial
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import jax
 from jax import lax
+
+MACHINES = {"cuda": "an NVIDIA GPU", "cpu": "a CPU"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,33 +20,34 @@ class Operation:
     Args:
         name: for messages.
         anywhere: modules that run on every platform, by name; one is "xla".
-        kernels: names of modules for CUDA, best first; each has `refuses(*operands, **static) -> str | None` and is imported
-            when it is considered, because it may need packages of the `gpu` extra.
+        kernels: modules that are written for one platform, by name, with that platform ("cuda" or "cpu"); each has
+            `refuses(*operands, **static) -> str | None` and is imported when it is considered, because it may need packages of the
+            `gpu` extra.
         package: where the kernels are.
         by_name: further kernels, taken only when `impl` names them.
     """
 
     name: str
     anywhere: Mapping[str, ModuleType]
-    kernels: tuple[str, ...]
+    kernels: Mapping[str, str]
     package: str
-    by_name: tuple[str, ...] = ()
+    by_name: Mapping[str, str] = MappingProxyType({})
 
     def call(self, impl: str | None, method: str, *arrays: Any, **static: Any) -> Any:
         """`method` of the implementation `impl`; for None of the best that takes the operands on each array's platform.
 
-        A kernel is chosen only where JAX compiles for CUDA; its derivative is that of the XLA implementation.
+        A kernel is chosen only where JAX compiles for its platform; its derivative is that of the XLA implementation.
 
         Raises:
             ValueError: an unknown name, or a kernel that cannot run; says why for each kernel.
         """
         if impl in self.anywhere:
             return getattr(self.anywhere[impl], method)(*arrays, **static)
-        every = (*self.kernels, *self.by_name)
+        every = {**self.kernels, **self.by_name}
         if impl is not None and impl not in every:
             known = ", ".join((*self.anywhere, *every))
             raise ValueError(f"unknown impl {impl!r} of {self.name}; there are {known}")
-        refusal = partial(self._refusal, method=method, arrays=arrays, static=static)
+        refusal = lambda name: self._refusal(name, every[name], method, arrays, static)  # noqa: E731
         wanted = self.kernels if impl is None else (impl,)
         kernel = next((name for name in wanted if refusal(name) is None), None)
         if kernel is None and impl is not None:
@@ -53,15 +56,16 @@ class Operation:
         default = getattr(self.anywhere["xla"], method)
         if kernel is None:
             return default(*arrays, **static)
-        return _on_cuda(*arrays, kernel=getattr(self._load(kernel), method), default=default, static=tuple(static.items()))
+        which = dict(platform=every[kernel], kernel=getattr(self._load(kernel), method), default=default)
+        return _on_platform(*arrays, **which, static=tuple(static.items()))
 
     def _load(self, kernel: str) -> ModuleType:
         return importlib.import_module(f"{self.package}.{kernel}")
 
-    def _refusal(self, kernel: str, method: str, arrays: tuple, static: dict) -> str | None:
+    def _refusal(self, kernel: str, platform: str, method: str, arrays: tuple, static: dict) -> str | None:
         """Why a kernel cannot run, or None."""
-        if compiles_for() != "cuda":
-            return f"needs an NVIDIA GPU, JAX compiles for {compiles_for()} here"
+        if compiles_for() != platform:
+            return f"needs {MACHINES[platform]}, JAX compiles for {compiles_for()} here"
         try:
             module = self._load(kernel)
         except ImportError as error:
@@ -76,10 +80,10 @@ def compiles_for() -> str:
     return "cuda" if platform == "gpu" else platform
 
 
-@partial(jax.jit, static_argnames=("kernel", "default", "static"))
-def _on_cuda(*arrays: Any, kernel: Any, default: Any, static: tuple) -> Any:
-    """`kernel` where the arrays are on a CUDA device, else `default`."""
+@partial(jax.jit, static_argnames=("platform", "kernel", "default", "static"))
+def _on_platform(*arrays: Any, platform: str, kernel: Any, default: Any, static: tuple) -> Any:
+    """`kernel` where the arrays are on a device of the platform, else `default`."""
     kernel, default = partial(kernel, **dict(static)), partial(default, **dict(static))
-    run = jax.custom_jvp(lambda *arrays: lax.platform_dependent(*arrays, cuda=kernel, default=default))
+    run = jax.custom_jvp(lambda *arrays: lax.platform_dependent(*arrays, default=default, **{platform: kernel}))
     run.defjvp(lambda arrays, tangents: jax.jvp(default, arrays, tangents))
     return run(*arrays)

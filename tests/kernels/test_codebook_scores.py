@@ -49,7 +49,7 @@ def oracle(q, codes, book, pos, start, length, q_pos, *, window, cap):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("impl", api.IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", (*api.IMPLEMENTATIONS, "native"))
 def test_matches_the_transcription(impl, case):
     *shape, window = CASES[case]
     given = operands(*shape)
@@ -67,7 +67,7 @@ def test_any_tiling_is_the_same_function(block):
     np.testing.assert_allclose(xla.scores(*given, cap=200, window=90, config=xla.Config(block)), want, atol=5e-6)
 
 
-@pytest.mark.parametrize("impl", api.IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", (*api.IMPLEMENTATIONS, "native"))
 def test_slots_beyond_cap_are_left_out(impl):
     given = operands([[30, 7]], 2, 1, 8, 4, 16, False)
     full, part = (codebook_scores(*given, cap=cap, impl=impl) for cap in (40, 12))

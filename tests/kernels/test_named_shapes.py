@@ -23,32 +23,32 @@ IMPLEMENTATIONS, DTYPES = ["xla", "reference"], ["float32", "bfloat16"]
 MOST = 32768
 
 
-def every(shapes):
+def every(shapes, impls=IMPLEMENTATIONS):
     """Implementations by shapes by dtypes."""
 
     def decorate(test):
-        for name, values in dict(name=shapes, dtype=DTYPES, impl=IMPLEMENTATIONS).items():
+        for name, values in dict(name=shapes, dtype=DTYPES, impl=impls).items():
             test = pytest.mark.parametrize(name, values)(test)
         return test
 
     return decorate
 
 
-@every(ragged.ALL)
+@every(ragged.ALL, [*IMPLEMENTATIONS, "native"])
 def test_ragged_attention(impl, dtype, name):
     operands, wanted = named.regions(ragged.ALL[name], dtype, MOST)
     for found, right in zip(ragged_attention(*operands, impl=impl), wanted, strict=True):
         close(found, right, dtype)
 
 
-@every(listed.SHAPES)
+@every(listed.SHAPES, [*IMPLEMENTATIONS, "native"])
 def test_gather_attention(impl, dtype, name):
     operands, wanted = named.lists(listed.SHAPES[name], dtype, MOST)
     for found, right in zip(gather_attention(*operands, impl=impl), wanted, strict=True):
         close(found, right, dtype)
 
 
-@every(coded.SHAPES)
+@every(coded.SHAPES, [*IMPLEMENTATIONS, "native"])
 def test_codebook_scores(impl, dtype, name):
     operands, cap, wanted = named.coded(coded.SHAPES[name], dtype, MOST)
     close(codebook_scores(*operands, cap=cap, impl=impl), wanted, dtype)

@@ -15,13 +15,13 @@ TOLERANCE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2}
 HALF = ("skewed", "question in a window")
 #: lengths [b][h], g, t, d, window
 CASES = {
-    "one slot": ([[1]], 1, 1, 8, None),
-    "empty beside full": ([[0, 5, 600]], 2, 1, 8, None),
-    "all empty": ([[0, 0]], 2, 2, 8, None),
+    "one slot": ([[1]], 1, 1, 16, None),
+    "empty beside full": ([[0, 5, 600]], 2, 1, 16, None),
+    "all empty": ([[0, 0]], 2, 2, 16, None),
     "skewed": ([[3, 1300], [257, 0], [255, 256]], 3, 1, 16, None),
-    "window": ([[40, 700]], 2, 1, 8, 33),
-    "question": ([[40, 700], [64, 9]], 2, 9, 8, None),
-    "question in a window": ([[40, 700], [64, 9]], 2, 9, 8, 50),
+    "window": ([[40, 700]], 2, 1, 16, 33),
+    "question": ([[40, 700], [64, 9]], 2, 9, 16, None),
+    "question in a window": ([[40, 700], [64, 9]], 2, 9, 16, 50),
 }
 
 
@@ -77,7 +77,7 @@ def check(impl, operands, dtype, window, cap):
 
 
 @pytest.mark.parametrize("case, dtype", [(c, "float32") for c in CASES] + [(c, "bfloat16") for c in HALF])
-@pytest.mark.parametrize("impl", api.IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", (*api.IMPLEMENTATIONS, "native"))
 def test_matches_float64(impl, case, dtype):
     lengths, g, t, d, window = CASES[case]
     check(impl, make(lengths, g, t, d, dtype), dtype, window, cap=max(1, int(np.max(lengths))))
@@ -104,8 +104,8 @@ def test_any_tiling_is_the_same_function(config, t):
 
 
 def test_probabilities_beyond_cap_are_left_out():
-    q, k, v, pos, start, length, q_pos = operands = make([[30, 7]], 2, 1, 8, "float32")
-    for impl in api.IMPLEMENTATIONS:
+    q, k, v, pos, start, length, q_pos = operands = make([[30, 7]], 2, 1, 16, "float32")
+    for impl in (*api.IMPLEMENTATIONS, None):
         _, lse = op.ragged_attention(*operands, impl=impl)
         full = probs(q, k, pos, start, length, q_pos, lse, cap=40, impl=impl)
         part = probs(q, k, pos, start, length, q_pos, lse, cap=12, impl=impl)

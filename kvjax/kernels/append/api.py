@@ -11,7 +11,7 @@ from . import reference, xla
 
 #: Implementations by name; each module defines `append`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("append", IMPLEMENTATIONS, (), __package__)
+_OPERATION = Operation("append", IMPLEMENTATIONS, {}, __package__)
 
 
 def append(

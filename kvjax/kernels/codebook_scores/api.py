@@ -8,7 +8,7 @@ from . import reference, xla
 
 #: Implementations that run anywhere, by name; each module defines `scores`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("codebook scores", IMPLEMENTATIONS, ("triton",), __package__)
+_OPERATION = Operation("codebook scores", IMPLEMENTATIONS, {"triton": "cuda", "native": "cpu"}, __package__)
 
 
 def codebook_scores(
@@ -35,7 +35,7 @@ def codebook_scores(
         codebook: a KV head's centroids; m1 is m, or 1 where all groups share one codebook.
         pos, start, length, q_pos, window: as in `ragged_attention`.
         cap: slots of the widest region; static. Slots of a region beyond `cap` are left out.
-        impl: a key of IMPLEMENTATIONS or "triton" (NVIDIA GPUs); None chooses by platform.
+        impl: a key of IMPLEMENTATIONS, "native" (CPU) or "triton" (NVIDIA); None chooses by platform.
 
     Returns:
         Scores in float32, -inf where the query does not see the slot or the region ends.

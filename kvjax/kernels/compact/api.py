@@ -12,7 +12,7 @@ from .moves import Moves
 
 #: Implementations by name; each module defines `compact`, `rewrite` and `move_regions`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("compact", IMPLEMENTATIONS, (), __package__)
+_OPERATION = Operation("compact", IMPLEMENTATIONS, {}, __package__)
 
 
 def compact(pools: Any, start: Int32[Array, "b h"], moves: Moves, *, impl: str | None = None) -> Any:
@@ -37,9 +37,7 @@ def compact(pools: Any, start: Int32[Array, "b h"], moves: Moves, *, impl: str |
     return _OPERATION.call(impl, "compact", pools, start, moves)
 
 
-def rewrite(
-    pools: Any, rows: Any, slots: Int32[Array, "b h n"], count: Int32[Array, "b h"], *, impl: str | None = None
-) -> Any:
+def rewrite(pools: Any, rows: Any, slots: Int32[Array, "b h n"], count: Int32[Array, "b h"], *, impl: str | None = None) -> Any:
     """Rows written back: pool[slots_i] = rows_i for i < count, in every region.
 
     Args:

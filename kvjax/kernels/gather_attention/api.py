@@ -8,7 +8,7 @@ from . import reference, xla
 
 #: Implementations that run anywhere, by name; each module defines `attention`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("gather attention", IMPLEMENTATIONS, ("triton",), __package__)
+_OPERATION = Operation("gather attention", IMPLEMENTATIONS, {"triton": "cuda", "native": "cpu"}, __package__)
 
 
 def gather_attention(
@@ -30,7 +30,7 @@ def gather_attention(
         v: the pool's values.
         slots: slots of the pool in any order; a slot that is listed twice counts twice. Those from count on may be any number.
         count: how many of the list are read, 0 to m; data, a new value does not retrace.
-        impl: a key of IMPLEMENTATIONS or "triton" (NVIDIA GPUs); None chooses by platform.
+        impl: a key of IMPLEMENTATIONS, "native" (CPU) or "triton" (NVIDIA); None chooses by platform.
 
     Returns:
         The output in the dtype of q and the log of the softmax denominator in float32; 0 and -inf for an empty list.

@@ -5,12 +5,13 @@ gathered keys and values of a block stay in the caches between the gather and th
 """
 
 import dataclasses
-import math
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from kvjax.kernels.ragged_attention.xla import rows_of
 
 #: Below every score, and finite: exp(-inf - LOW) is 0 and not NaN.
 LOW = -1e30
@@ -39,8 +40,7 @@ def attention(q, k, v, slots, count, *, config: Config = Config()):
         some = jnp.where(total > 0, total, 1.0)
         return out / some[:, None], jnp.where(total > 0, high + jnp.log(some), -jnp.inf)
 
-    rows = q.reshape(b * h, g, d).astype(jnp.float32) / math.sqrt(d)
-    out, lse = lax.map(attend, (rows, lists, jnp.clip(count, 0, m).reshape(-1)))
+    out, lse = lax.map(attend, (rows_of(q), lists, jnp.clip(count, 0, m).reshape(-1)))
     return out.reshape(q.shape).astype(q.dtype), lse.reshape(q.shape[:-1])
 
 

@@ -9,7 +9,8 @@ from . import reference, xla
 
 #: Implementations that run anywhere, by name; each module defines `attention` and `scores`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("ragged attention", IMPLEMENTATIONS, ("triton",), __package__, by_name=("mosaic",))
+_KERNELS = {"triton": "cuda", "native": "cpu"}
+_OPERATION = Operation("ragged attention", IMPLEMENTATIONS, _KERNELS, __package__, by_name={"mosaic": "cuda"})
 
 
 def ragged_attention(
@@ -39,7 +40,8 @@ def ragged_attention(
         length: slots of each region, 0 allowed; data, a new value does not retrace.
         q_pos: position of each query.
         window: sliding window in positions (None: none); static.
-        impl: a key of IMPLEMENTATIONS, "triton" (NVIDIA) or "mosaic" (Hopper, not yet measured there); None chooses by platform.
+        impl: a key of IMPLEMENTATIONS, "native" (CPU), "triton" (NVIDIA) or "mosaic" (Hopper, not yet measured there); None
+            chooses by platform.
 
     Returns:
         The output in the dtype of q and the log of the softmax denominator in float32; 0 and -inf where nothing is
@@ -95,8 +97,7 @@ def _check(q, k, v, pos, start, length, q_pos, window) -> None:
     """Refuse what would otherwise fail, or broadcast, far from the caller."""
     if q.ndim != 5 or k.ndim != 2 or k.shape != v.shape or k.shape[1] != q.shape[-1] or pos.shape != k.shape[:1]:
         raise ValueError(
-            "q must be [b, h, g, t, d], k and v [s, d] and pos [s]; "
-            f"got q {q.shape}, k {k.shape}, v {v.shape}, pos {pos.shape}"
+            f"q must be [b, h, g, t, d], k and v [s, d] and pos [s]; got q {q.shape}, k {k.shape}, v {v.shape}, pos {pos.shape}"
         )
     if start.shape != q.shape[:2] or length.shape != q.shape[:2]:
         raise ValueError(f"start and length must be {q.shape[:2]} (b, h), got {start.shape} and {length.shape}")

@@ -1,0 +1,15 @@
+"""Attention over listed slots on a CPU in C++: ragged attention's pieces, their slots read from the lists."""
+
+import jax
+
+from kvjax.kernels import native
+from kvjax.kernels.ragged_attention.native import refuses
+
+__all__ = ["attention", "refuses"]
+
+
+@jax.jit
+def attention(q, k, v, slots, count):
+    """See `api.gather_attention`."""
+    out, lse = native.call("gather_attention", q, k, v, slots, count, shapes=[q.shape, q.shape[:-1]])
+    return out.astype(q.dtype), lse

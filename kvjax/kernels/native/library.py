@@ -1,0 +1,101 @@
+"""The C++ kernels compiled for this processor, once a machine, and made known to XLA.
+
+The library is kept in `kvjax.home.cache_folder()` under a digest of all that goes into it: sources, jaxlib, compiler, processor.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib.version
+import numpy as np
+
+from kvjax.home import cache_folder
+
+SOURCES = ("ragged.cc", "codebook.cc")
+CALLS = ("kvjax_ragged_attention", "kvjax_ragged_scores", "kvjax_gather_attention", "kvjax_codebook_scores")
+#: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
+
+_log = logging.getLogger(__name__)
+
+
+def call(name: str, *arrays: Any, shapes: Any, **attributes: Any) -> Any:
+    """The results, of `shapes` in float32, of the custom call `kvjax_<name>`; `missing()` has to be None."""
+    results = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, np.float32), shapes, is_leaf=lambda x: isinstance(x, tuple))
+    return jax.ffi.ffi_call(f"kvjax_{name}", results, vmap_method="sequential")(*arrays, **attributes)
+
+
+@cache
+def missing() -> str | None:
+    """Why the kernels cannot be used in this process, or None; the first call on a machine compiles them, in some ten seconds."""
+    try:
+        library = ctypes.CDLL(str(built()))
+    except FileNotFoundError as error:
+        return str(error)
+    except subprocess.CalledProcessError as error:
+        return f"did not compile: {error.stderr.strip()[-500:]}"
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"could not be built or loaded: {error}"
+    for name in CALLS:
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+    return None
+
+
+def built(compiler: str | None = None) -> Path:
+    """The compiled library; compiles it if this machine has not yet.
+
+    Args:
+        compiler: a C++ compiler; None takes $CXX, else c++, g++ or clang++, the first there is.
+
+    Raises:
+        FileNotFoundError: there is no compiler.
+        subprocess.SubprocessError: it fails, or takes more than five minutes.
+    """
+    compiler = compiler or _compiler()
+    folder = Path(__file__).parent
+    target = cache_folder() / "native" / f"{_digest(compiler, folder)}.so"
+    if target.is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _log.info("compiling the CPU kernels with %s into %s", compiler, target)
+    with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as work:
+        made = Path(work) / target.name
+        sources = [str(folder / name) for name in SOURCES]
+        command = [compiler, *FLAGS, "-isystem", jax.ffi.include_dir(), *sources, "-o", str(made)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+        os.replace(made, target)
+    return target
+
+
+def _compiler() -> str:
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    found = next((path for path in map(shutil.which, names) if path), None)
+    if found is None:
+        raise FileNotFoundError(f"needs a C++ compiler (install g++, or set CXX); there is no {', '.join(names)}")
+    return found
+
+
+def _digest(compiler: str, folder: Path) -> str:
+    """Of the sources and of everything else that the compiled code depends on."""
+    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, timeout=60).stdout
+    parts = [version, _processor().encode(), jaxlib.version.__version__.encode(), " ".join(FLAGS).encode()]
+    parts += [path.read_bytes() for path in sorted((*folder.glob("*.cc"), *folder.glob("*.h")))]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def _processor() -> str:
+    """What -march=native looks at: a home folder may be shared by machines with other processors."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    kinds = {line for line in lines if line.startswith(("flags", "Features", "model name", "cpu family"))}
+    return "\n".join([platform.machine(), platform.processor(), *sorted(kinds)])
