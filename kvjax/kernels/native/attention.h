@@ -44,6 +44,15 @@ struct Seen {
   }
 };
 
+// The processor looks ahead along a stretch by itself; where listed slots [begin, end) of n lie it has to be told.
+template <class T>
+inline void soon(const T*, int64_t, const Stretch&, int64_t, int64_t, int64_t) {}
+template <class T>
+inline void soon(const T* pool, int64_t d, const Listed& slots, int64_t begin, int64_t end, int64_t n) {
+  for (int64_t i = begin; i < std::min(end, n); ++i)
+    for (int64_t c = 0; c < d; c += 64 / int64_t(sizeof(T))) __builtin_prefetch(pool + slots(i) * d + c);
+}
+
 // A key's products with R query rows, channel by channel: vectors to be summed.
 template <int R, class T>
 inline void product(const float* q, int64_t d, const T* key, Vec (&found)[R]) {
@@ -60,7 +69,9 @@ inline void product(const float* q, int64_t d, const T* key, Vec (&found)[R]) {
 template <int R, class T, class Slots>
 void products(const float* q, int64_t d, const T* k, Slots slots, int64_t n, float* out, int64_t stride) {
   int64_t i = 0;
+  soon(k, d, slots, 0, FEW, n);
   for (; i + 4 <= n; i += 4) {
+    soon(k, d, slots, i + FEW, i + FEW + 4, n);
     Vec a[R], b[R], c[R], e[R];
     product<R>(q, d, k + slots(i) * d, a);
     product<R>(q, d, k + slots(i + 1) * d, b);
@@ -103,8 +114,10 @@ template <int R, class T, class Slots>
 void weighted(const float* weights, int64_t d, const T* v, Slots slots, int64_t n, float* out) {
   constexpr int PAIR = R < 2 ? R : 2;
   std::fill_n(out, R * d, 0.0f);
+  soon(v, d, slots, 0, FEW, n);
   for (int64_t first = 0; first < n; first += FEW) {
     const int64_t end = std::min(first + FEW, n);
+    soon(v, d, slots, end, end + FEW, n);
     int64_t c = 0;
     for (; c + LONG * WIDTH <= d; c += LONG * WIDTH) {
       int r = 0;
