@@ -1,7 +1,11 @@
 """Decode: ms per token with the full cache and with a compressed one, ours and the peers' in one run."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 import kvjax
 from experiments.bench import conditions, summary
@@ -9,6 +13,7 @@ from experiments.bench.beside import cell, peers
 from experiments.policies import Named
 
 FULL = "kvjax, full cache"
+WEIGHTS = "a plain sum of the weights"
 
 
 def decode(
@@ -53,23 +58,38 @@ def decode(
 
 
 def _ours(lm, policies, caches, *, rounds: int, new: int, done: Callable) -> dict[str, list[float]]:
-    """ms per token of each cell, round after round; the first round compiles and is not counted."""
-    ms: dict[str, list[float]] = {name: [] for name in policies}
+    """ms per token of each cell, and of reading the weights once, round after round; the first round compiles and is not counted."""
+    ms: dict[str, list[float]] = {name: [] for name in (*policies, WEIGHTS)}
     for count in range(rounds + 1):
+        found = {}
         for name, policy in policies.items():
-            out = kvjax.decode(lm, caches[name], policy, max_new_tokens=new, stop=())
-            if count:
-                ms[name].append(out.info["ms_per_token"])
+            found[name] = kvjax.decode(lm, caches[name], policy, max_new_tokens=new, stop=()).info["ms_per_token"]
             done(1)
+        found[WEIGHTS] = _read(lm.params, new)
+        for name in ms if count else ():
+            ms[name].append(found[name])
     return ms
+
+
+def _read(params: Any, times: int) -> float:
+    """ms of a sum over each of the model's weights: what a step of one row cannot be faster than."""
+    began = time.perf_counter()
+    for _ in range(times):
+        jax.block_until_ready(_sums(params))
+    return 1e3 * (time.perf_counter() - began) / times
+
+
+@jax.jit
+def _sums(params: Any) -> list[jax.Array]:
+    return [x.sum(dtype=jnp.float32) for x in jax.tree.leaves(params)]
 
 
 def _ratios(times: dict[str, dict], ours: str) -> dict[str, float]:
     """Each peer's time against ours of the same kind, and our own full cache against the compressed one."""
     middle = {name: value["median"] for name, value in times.items()}
-    ratios = {f"{FULL} / {ours}": middle[FULL] / middle[ours]}
+    ratios = {f"{FULL} / {ours}": middle[FULL] / middle[ours], f"{ours} / {WEIGHTS}": middle[ours] / middle[WEIGHTS]}
     for name in middle:
-        if not name.startswith("kvjax"):
+        if name != WEIGHTS and not name.startswith("kvjax"):
             mine = FULL if name.startswith("transformers") else ours
             ratios[f"{name} / {mine}"] = middle[name] / middle[mine]
     return ratios

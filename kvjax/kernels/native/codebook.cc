@@ -11,10 +11,11 @@ namespace {
 
 // Query rows looked up together: their entries for one centroid are one load.
 constexpr int64_t LANES = 4;
-// Groups of channels looked up together, and slots: tables of that many groups and the slots' sums stay in the first-level cache.
-constexpr int64_t GROUPS = 4, SLOTS = 256;
+// Groups of channels looked up together: their tables, and the sums of about as many slots as a table has entries, stay in the first-
+// or second-level cache while those slots are gone through.
+constexpr int64_t GROUPS = 4, FEWEST = 256, MOST = 8192;
 // Entries of all tables that are held at once, at most.
-constexpr int64_t ENTRIES = 1 << 21;
+constexpr int64_t ENTRIES = 1 << 18;
 
 typedef Quad Entry;
 
@@ -93,7 +94,8 @@ struct Book {
 template <class Code, class T>
 void scores(ffi::ThreadPool pool, const Queries& q, const Code* codes, int64_t m, const Book& book, const int32_t* start,
             const int32_t* length, const Where& where, int64_t cap, float* out) {
-  const int64_t quads = (q.rows + LANES - 1) / LANES, own = quads * m * entries<Code>(book.c), blocks = (cap + SLOTS - 1) / SLOTS;
+  const int64_t quads = (q.rows + LANES - 1) / LANES, own = quads * m * entries<Code>(book.c);
+  const int64_t slots = std::clamp(book.c, FEWEST, MOST), blocks = (cap + slots - 1) / slots;
   const int64_t together = std::clamp<int64_t>(ENTRIES / std::max<int64_t>(own, 1), 1, q.lists);
   std::unique_ptr<Entry[]> tables(new Entry[together * own]);
   for (int64_t begin = 0; begin < q.lists; begin += together) {
@@ -107,10 +109,11 @@ void scores(ffi::ThreadPool pool, const Queries& q, const Code* codes, int64_t m
                    book.e, tables.get() + ((i / m * quads + quad) * m + group) * entries<Code>(book.c));
     });
     each_item(pool, lists * blocks, [&](int64_t i) {
-      const int64_t list = begin + i / blocks, first = i % blocks * SLOTS, width = std::min(SLOTS, cap - first);
+      const int64_t list = begin + i / blocks, first = i % blocks * slots, width = std::min(slots, cap - first);
       const int64_t n = std::clamp<int64_t>(length[list] - first, 0, width), at = start[list] + first;
       float* mine = out + list * q.rows * cap + first;
-      Entry sums[SLOTS];
+      std::unique_ptr<Entry[]> room(new Entry[n]);
+      Entry* sums = room.get();
       for (int64_t quad = 0; quad < quads; ++quad) {
         look_up_all(tables.get() + (i / blocks * quads + quad) * m * entries<Code>(book.c), book.c, codes + at * m, m, n, sums);
         turn(sums, n, std::min(LANES, q.rows - quad * LANES), mine + quad * LANES * cap, cap);
