@@ -25,39 +25,22 @@ def key(row: Row) -> tuple:
     return tuple(row[name] for name in KEY)
 
 
-class RowFile:
-    """An open result file; `in` asks whether a cell is measured already, `append` adds one for good.
+class Found:
+    """The cells that a result file holds, as `in` asks for them; none where there is no file. The file is only read.
 
     Args:
-        path: the JSONL file, made with its folders if absent.
+        path: the JSONL file.
         identity: the values of IDENTITY for this run.
 
     Raises:
         ValueError: the file holds rows of another identity, of two versions of a data set, or a line that is no row.
-        OSError: it cannot be opened, or another sweep is writing it.
     """
 
     def __init__(self, path: str | Path, identity: Row) -> None:
         self.path = Path(path)
         self._identity = {name: identity[name] for name in IDENTITY}
         self._data: dict[str, str] = {}
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(f"{self.path} cannot be written: its folder cannot be made ({error})") from error
-        self._file = open(self.path, "ab+", buffering=0)
-        try:
-            self._lock()
-            self._keys = {key(row) for row in self._recover()}
-        except BaseException:
-            self._file.close()
-            raise
-
-    def __enter__(self) -> "RowFile":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._file.close()
+        self._keys = {self._checked(row) for row in self._rows()}
 
     def __contains__(self, cell: tuple) -> bool:
         return cell in self._keys
@@ -79,6 +62,52 @@ class RowFile:
             )
         if data:
             self._data[task] = data
+
+    def _rows(self) -> list[Row]:
+        return read(self.path) if self.path.is_file() else []
+
+    def _checked(self, row: Row) -> tuple:
+        """The row's cell, once it is seen to belong here."""
+        for name, mine in self._identity.items():
+            if row.get(name) != mine:
+                raise ValueError(
+                    f"{self.path} has rows with {name} {row.get(name)!r}, this sweep has {mine!r}: choose another --out"
+                )
+        self.expect(row["task"], row.get("data"))
+        return key(row)
+
+
+class RowFile(Found):
+    """An open result file; `append` adds a cell for good.
+
+    Args:
+        path: the JSONL file, made with its folders if absent.
+        identity: the values of IDENTITY for this run.
+
+    Raises:
+        ValueError: as `Found`.
+        OSError: it cannot be opened, or another sweep is writing it.
+    """
+
+    def __init__(self, path: str | Path, identity: Row) -> None:
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"{path} cannot be written: its folder cannot be made ({error})") from error
+        self._file = open(path, "ab+", buffering=0)
+        try:
+            self._lock(path)
+            super().__init__(path, identity)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> "RowFile":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._file.close()
 
     def append(self, row: Row) -> None:
         """Write one row and flush it to disk; a row whose cell is there already is refused.
@@ -102,13 +131,14 @@ class RowFile:
             raise OSError(f"cannot write {self.path}: {error.strerror or error}; rows so far are whole") from error
         self._keys.add(cell)
 
-    def _lock(self) -> None:
+    def _lock(self, path: Path) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise OSError(f"{self.path} is being written by another sweep: choose another --out") from error
+            raise OSError(f"{path} is being written by another sweep: choose another --out") from error
 
-    def _recover(self) -> list[Row]:
+    def _rows(self) -> list[Row]:
+        """What is there; what a killed run left of its last line is cut off."""
         if not self.path.is_file():
             return []
         self._file.seek(0)
@@ -116,32 +146,11 @@ class RowFile:
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             self._cut(len(whole))
-        rows = parse(whole, self.path)
-        for row in rows:
-            self._check(row)
-        return rows
-
-    def _check(self, row: Row) -> None:
-        for name, mine in self._identity.items():
-            if row.get(name) != mine:
-                raise ValueError(
-                    f"{self.path} has rows with {name} {row.get(name)!r}, this sweep has {mine!r}: choose another --out"
-                )
-        self.expect(row["task"], row.get("data"))
+        return parse(whole, self.path)
 
     def _cut(self, size: int) -> None:
         if self.path.is_file():
             os.ftruncate(self._file.fileno(), size)
-
-
-class Found:
-    """The cells of a result file as `in` asks for them, read once; none where there is no file."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._keys = {key(row) for row in read(path)} if Path(path).is_file() else set()
-
-    def __contains__(self, cell: tuple) -> bool:
-        return cell in self._keys
 
 
 def read(path: str | Path) -> list[Row]:

@@ -15,7 +15,7 @@ from experiments.memory_maps import forget_programs
 from experiments.policies import Named
 from experiments.prefills import Afresh
 from experiments.provenance import commit, machine, versions
-from experiments.rows import RowFile
+from experiments.rows import Found, RowFile
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.example import Example
 from experiments.tasks.text import Haystack
@@ -104,8 +104,7 @@ def run(
         OSError: a row cannot be written.
     """
     haystack = encode_plain(lm, text.text)
-    for example in check(lm, plan, haystack):
-        rows.expect(example.task, example.meta.get("data"))
+    check(lm, plan, haystack, rows)
     common = identity(lm, text) | _origin(text)
     measured = 0
     for prompt in plan.prompt_keys():
@@ -123,9 +122,8 @@ def run(
     return measured
 
 
-def check(lm: Any, plan: Plan, haystack: Sequence[int]) -> list[Example]:
-    """The first and the last prompt of every length and task, once they are seen to fit the model and the policies."""
-    made = []
+def check(lm: Any, plan: Plan, haystack: Sequence[int], rows: Found) -> None:
+    """See that the first and the last prompt of every length and task fit the model, the policies and the data of `rows`."""
     for length in plan.lengths:
         for task, mode in plan.tasks:
             for index in sorted({0, plan.prompts - 1}):
@@ -136,8 +134,7 @@ def check(lm: Any, plan: Plan, haystack: Sequence[int]) -> list[Example]:
                     raise ValueError(f"{task.NAME} at length {length} needs {needed} positions, the model has {most}")
                 for cell in plan.cells:
                     _check_policy(lm, cell, len(found.compressed))
-                made.append(found)
-    return made
+                rows.expect(found.task, found.meta.get("data"))
 
 
 def _check_policy(lm: Any, cell: Named, tokens: int) -> None:

@@ -58,7 +58,7 @@ def decode(
 
 
 def _ours(lm, policies, caches, *, rounds: int, new: int, done: Callable) -> dict[str, list[float]]:
-    """ms per token of each cell, and of reading the weights once, round after round; the first round compiles and is not counted."""
+    """ms per token of each cell, and of reading the weights once, round after round; the first, which compiles, is not counted."""
     ms: dict[str, list[float]] = {name: [] for name in (*policies, WEIGHTS)}
     for count in range(rounds + 1):
         found = {}

@@ -64,8 +64,9 @@ def sweep(
 def _dry_run(lm: Any, plan: engine.Plan, source: Haystack, out_file: Path, json_file: Path | None) -> None:
     """Print what would be measured and about how long it would take; nothing is written."""
     ids = encode_plain(lm, source.text)
-    engine.check(lm, plan, ids)
-    cost = estimate(lm, plan, ids, Found(out_file))
+    found = Found(out_file, engine.identity(lm, source))
+    engine.check(lm, plan, ids, found)
+    cost = estimate(lm, plan, ids, found)
     seeds, lengths = (", ".join(map(str, x)) for x in (plan.seeds, plan.lengths))
     out.print(f"tasks: {', '.join(name if mode == '-' else f'{name} ({mode})' for name, mode in _named(plan))}", markup=False)
     out.print(f"lengths: {lengths}; seeds: {seeds}; prompts: {plan.prompts}")

@@ -54,8 +54,9 @@ def test_sweep_resumes_and_reports(cli, tmp_path, haystack_file):
     assert len(lines(tmp_path / "rows.jsonl")) == 15
     assert cli(*sweep, "--seed", "one")[0] == 2
     haystack_file.write_text(haystack_file.read_text() + "More.")
-    code, _, err = cli(*sweep)
-    assert code == 2 and "has rows with prompts" in err
+    for more in ((), ("--dry-run",)):
+        code, _, err = cli(*sweep, *more)
+        assert code == 2 and "has rows with prompts" in err
 
 
 def test_show_writes_a_page_that_stands_alone(cli, talker, tmp_path):

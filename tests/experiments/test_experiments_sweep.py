@@ -12,9 +12,10 @@ from experiments import sweep, traces
 from experiments.measure import batches, measure
 from experiments.policies import parse_policy
 from experiments.prefills import Kept
-from experiments.rows import RowFile, key
+from experiments.rows import Found, RowFile, key
 from experiments.tasks import needle, ppl
 from experiments.tasks.answering import Answering
+from experiments.tasks.chat import encode_plain
 from experiments.tasks.datasets.longbench import LongBench
 from experiments.tasks.datasets.source import Local
 from experiments.tasks.text import Haystack
@@ -158,6 +159,9 @@ def test_a_sweep_does_not_go_on_over_other_data(talker, plan, tmp_path):
     before = path.read_bytes()
     with pytest.raises(ValueError, match=f"data files of longbench/hotpotqa/official changed: .* measured on {digest}"):
         go(talker, of_file(2), path)
+    found = Found(path, sweep.identity(talker, HAYSTACK))
+    with pytest.raises(ValueError, match=f"data files of longbench/hotpotqa/official changed: .* measured on {digest}"):
+        sweep.check(talker, of_file(2), encode_plain(talker, TEXT), found)
     assert path.read_bytes() == before
     write({}, {"input": "Why?"})
     assert go(talker, of_file(2), path) == 2
