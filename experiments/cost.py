@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from experiments.batch_size import full_nbytes
 from experiments.measure import batches
 from experiments.rows import Found, RowFile
 from experiments.sweep import Plan, make
@@ -47,7 +48,8 @@ def estimate(lm: Any, plan: Plan, haystack: Sequence[int], rows: RowFile | Found
             _, seed, length, task, mode = prompt
             if (task.NAME, mode, length) not in firsts:
                 firsts[task.NAME, mode, length] = make(lm, (0, seed, length, task, mode), haystack)
-            total = _prompt(lm, total, firsts[task.NAME, mode, length], [len(g) for g in batches(cells, task.rows_at_once(lm))])
+            first = firsts[task.NAME, mode, length]
+            total = _prompt(lm, total, first, [len(group) for group in batches(cells, task.rows_at_once(lm, first))])
     parameters = sum(x.size for x in jax.tree.leaves(lm.params))
     flops, bandwidth = rates(lm)
     read = parameters * lm.params["embed"]["weight"].dtype.itemsize
@@ -55,8 +57,6 @@ def estimate(lm: Any, plan: Plan, haystack: Sequence[int], rows: RowFile | Found
 
 
 def _prompt(lm: Any, cost: Cost, example: Any, groups: list[int]) -> Cost:
-    d, tokens = lm.decoder, len(example.compressed) + example.room
-    full = 2 * d.layers * d.heads * d.head_dim * lm.params["embed"]["weight"].dtype.itemsize * tokens
     return Cost(
         prompts=cost.prompts + 1,
         rows=cost.rows + sum(groups),
@@ -64,7 +64,7 @@ def _prompt(lm: Any, cost: Cost, example: Any, groups: list[int]) -> Cost:
         prefill_tokens=cost.prefill_tokens + len(example.compressed),
         steps=cost.steps + len(groups) * max(1, example.new_tokens),
         row_steps=cost.row_steps + sum(groups) * max(1, example.new_tokens),
-        largest_bytes=max(cost.largest_bytes, max(groups) * full),
+        largest_bytes=max(cost.largest_bytes, max(groups) * full_nbytes(lm, example)),
     )
 
 

@@ -22,7 +22,7 @@ def measure(
     began = time.perf_counter()
     pre = jax.block_until_ready(prefills.of(lm, example.compressed, needs))
     common = {"seconds_prefill": time.perf_counter() - began}
-    for group in batches(cells, task.rows_at_once(lm)):
+    for group in batches(cells, task.rows_at_once(lm, example)):
         for cell, (row, seen) in zip(group, _answer(lm, task, pre, example, group=group, trace=trace), strict=True):
             yield _describe(example, cell) | common | row, seen
 

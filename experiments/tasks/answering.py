@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import kvjax
+from experiments.batch_size import rows_that_fit
 from experiments.tasks.chat import continuation
 from experiments.tasks.example import Example, block
 from experiments.traces import of_retrieval
@@ -48,10 +49,7 @@ class Answering:
         grades = [{"score": float(self.prompts.grade(text, example.references)), "answer": text} for text in texts]
         return [grade | of_retrieval(out.cache, policy, row) for row, grade in enumerate(grades)]
 
-    def rows_at_once(self, lm: Any) -> int:
-        """Cells decoded as one batch."""
-        del lm
-        return 32
+    rows_at_once = staticmethod(rows_that_fit)
 
 
 def _before_stop(row: Sequence[int], stop: Sequence[int]) -> list[int]:

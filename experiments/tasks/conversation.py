@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import kvjax
+from experiments.batch_size import rows_that_fit
 from experiments.tasks.chat import MARK, continuation, encode_plain, frame, written
 from experiments.tasks.draft import Draft, Drafts, Request
 from experiments.tasks.essays import between, sentences
@@ -93,10 +94,7 @@ class Conversation(Generated):
                 found.append(continuation(lm, ids, [token for token in row if token not in example.stop]))
         return [self._row(found, example.references) | of_retrieval(cache, policy, i) for i, found in enumerate(texts)]
 
-    def rows_at_once(self, lm: Any) -> int:
-        """Cells decoded as one batch."""
-        del lm
-        return 32
+    rows_at_once = staticmethod(rows_that_fit)
 
     def _row(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
         scores = [self.grade(answer, (reference,)) for answer, reference in zip(answers, references, strict=True)]

@@ -64,8 +64,9 @@ def measure(lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> lis
     return [grade | of_retrieval(extended.cache, policy, row) for row, grade in enumerate(grades)]
 
 
-def rows_at_once(lm: Any) -> int:
+def rows_at_once(lm: Any, example: Example) -> int:
     """Cells fed as one batch: as many as keep their logits, float32 [rows, 256, v], within 1 GiB."""
+    del example
     return max(1, 2**30 // (4 * HELD_BACK * lm.decoder.vocab))
 
 

@@ -74,6 +74,18 @@ def test_positions_may_be_16_bits():
         np.testing.assert_array_equal(wide, short)
 
 
+@pytest.mark.parametrize("start, length", [(-8, 4), (0, 10**6), (0, -1), (2**31 - 8, 8)])
+def test_a_region_outside_the_pool_is_an_error_and_not_a_crash(start, length):
+    q, k, v, pos, *_, q_pos = make([[30]], 2, 1, 16, "float32")
+    where = (jnp.full((1, 1), start, jnp.int32), jnp.full((1, 1), length, jnp.int32), q_pos)
+    for call in (
+        lambda: ragged_attention(q, k, v, pos, *where, impl="native"),
+        lambda: ragged_scores(q, k, pos, *where, cap=8, impl="native"),
+    ):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="outside the pool"):
+            jax.block_until_ready(call())
+
+
 def test_vmap_is_a_loop_of_calls():
     q, k, v, pos, *where = make([[300, 40]], 2, 1, 16, "float32")
     attend = lambda q: ragged_attention(q, k, v, pos, *where, impl="native")[0]  # noqa: E731

@@ -108,8 +108,8 @@ void add(const float* weights, int64_t d, const T* v, Slots slots, int64_t first
     for (int j = 0; j < VECTORS; ++j) store(out + r * d + j * WIDTH, added[r][j]);
 }
 
-// sum_i weights[row * PIECE + i] v_i of R rows -> out[row * d + channel]. Whole rows of values at a time as far as registers go, and
-// few slots, whose values the first-level cache holds until all rows and channels have had them.
+// sum_i weights[row * PIECE + i] v_i of R rows -> out[row * d + channel]. Whole rows of values at a time as far as registers go,
+// and few slots, whose values the first-level cache holds until all rows and channels have had them.
 template <int R, class T, class Slots>
 void weighted(const float* weights, int64_t d, const T* v, Slots slots, int64_t n, float* out) {
   constexpr int PAIR = R < 2 ? R : 2;

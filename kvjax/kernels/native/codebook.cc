@@ -11,8 +11,8 @@ namespace {
 
 // Query rows looked up together: their entries for one centroid are one load.
 constexpr int64_t LANES = 4;
-// Groups of channels looked up together: their tables, and the sums of about as many slots as a table has entries, stay in the first-
-// or second-level cache while those slots are gone through.
+// Groups of channels looked up together: their tables, and the sums of about as many slots as a table has entries, stay in the
+// first- or second-level cache while those slots are gone through.
 constexpr int64_t GROUPS = 4, FEWEST = 256, MOST = 8192;
 // Entries of all tables that are held at once, at most.
 constexpr int64_t ENTRIES = 1 << 18;
@@ -131,6 +131,7 @@ ffi::Error CodebookScores(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer
   const int64_t m = codes.dimensions()[1];
   const Queries queries(q);
   const Where where(pos, now, queries, window);
+  if (beyond(start, length, codes)) return outside();
   return by_type(book, [&](auto type) {
     auto run = [&](auto code) {
       using Code = decltype(code);

@@ -21,7 +21,7 @@ import numpy as np
 
 from kvjax.home import cache_folder
 
-SOURCES = ("ragged.cc", "codebook.cc")
+SOURCES = ("attention.cc", "codebook.cc")
 CALLS = ("kvjax_ragged_attention", "kvjax_ragged_scores", "kvjax_gather_attention", "kvjax_codebook_scores")
 #: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")

@@ -33,7 +33,18 @@ ffi::Error by_type(const ffi::AnyBuffer& numbers, const Body& body) {
   return ffi::Error::Success();
 }
 
-// Queries [b, h, g, t, d] as float32 rows scaled by 1 / sqrt(d); a list is what one of the b * h KV heads reads, its rows are g * t.
+// Whether a region reaches beyond the pool: an error for whoever made it, where a read would end the process.
+inline bool beyond(const S32<2>& start, const S32<2>& length, const ffi::AnyBuffer& pool) {
+  const int64_t slots = pool.dimensions()[0];
+  for (size_t i = 0; i < start.element_count(); ++i) {
+    const int64_t first = start.typed_data()[i], n = length.typed_data()[i];
+    if (first < 0 || n < 0 || first + n > slots) return true;
+  }
+  return false;
+}
+inline ffi::Error outside() { return ffi::Error::InvalidArgument("kvjax: a region begins or ends outside the pool"); }
+
+// Queries [b, h, g, t, d] as float32 rows scaled by 1 / sqrt(d). A list is what one of the b * h KV heads reads; it has g * t rows.
 struct Queries {
   int64_t heads, lists, t, rows, d;
   std::unique_ptr<float[]> scaled;

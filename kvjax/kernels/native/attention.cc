@@ -59,7 +59,7 @@ void attention(ffi::ThreadPool pool, const Queries& q, const T* k, const T* v, c
   for (int64_t list = 0, i = 0; list < q.lists; ++list) {
     const int64_t begin = i;
     while (i < items && pieces[i].list == list) ++i;
-    combine(&pieces[0] + begin, &pieces[0] + i, high + begin * r, total + begin * r, part + begin * r * d, r, d,
+    combine(pieces.data() + begin, pieces.data() + i, high + begin * r, total + begin * r, part + begin * r * d, r, d,
             out + list * r * d, lse + list * r);
   }
 }
@@ -69,6 +69,7 @@ ffi::Error RaggedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffe
                            int64_t window) {
   const Queries queries(q);
   const Where where(pos, now, queries, window);
+  if (beyond(start, length, k)) return outside();
   const auto pieces = pieces_of(length.typed_data(), queries.lists, k.dimensions()[0]);
   const auto slots_of = [&](const Piece& piece) { return Stretch{start.typed_data()[piece.list] + piece.first}; };
   return by_type(k, [&](auto type) {
@@ -95,6 +96,7 @@ ffi::Error RaggedScores(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k
                         S32<2> now, ffi::Result<F32<5>> out, int64_t window) {
   const Queries queries(q);
   const Where where(pos, now, queries, window);
+  if (beyond(start, length, k)) return outside();
   const int64_t cap = out->dimensions()[4], blocks = (cap + PIECE - 1) / PIECE, r = queries.rows, d = queries.d;
   return by_type(k, [&](auto type) {
     using T = decltype(type);
