@@ -51,18 +51,14 @@ def missing() -> str | None:
     return None
 
 
-def built(compiler: str | None = None) -> Path:
-    """The compiled library; compiles it if this machine has not yet.
-
-    Args:
-        compiler: a C++ compiler; None takes $CXX, else c++, g++ or clang++, the first there is.
+def built() -> Path:
+    """The compiled library; compiles it, with $CXX, else c++, g++ or clang++, if this machine has not yet.
 
     Raises:
         FileNotFoundError: there is no compiler.
         subprocess.SubprocessError: it fails, or takes more than five minutes.
     """
-    compiler = compiler or _compiler()
-    folder = Path(__file__).parent
+    compiler, folder = _compiler(), Path(__file__).parent
     target = cache_folder() / "native" / f"{_digest(compiler, folder)}.so"
     if target.is_file():
         return target

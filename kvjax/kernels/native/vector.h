@@ -1,4 +1,4 @@
-// Sixteen float32 at a time, from float32, float16 and bfloat16 memory. The compiler maps them to what the processor has.
+// A register of float32 at a time, from float32, float16 and bfloat16 memory, in vectors of GCC and Clang.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ class Config:
 @partial(jax.jit, static_argnames=("window", "config"))
 def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config: Config = Config()):
     """See `api.ragged_attention`."""
-    rows, start, length, q_pos = regions(q, start, length, q_pos)
+    rows, start, length, q_pos = _regions(q, start, length, q_pos)
     block, many = min(config.block, k.shape[0]), config.blocks
     items = -(-length // block)
     ends = jnp.cumsum(items, dtype=jnp.int32)
@@ -71,10 +71,10 @@ def scores(q, k, pos, start, length, q_pos, *, cap: int, window: int | None, con
         width = -(-cap // block) * block
         return lax.fori_loop(0, blocks, fill, jnp.full((rows.shape[0], width), -jnp.inf))[:, :cap]
 
-    return lax.map(region, regions(q, start, length, q_pos)).reshape(b, h, g, t, cap)
+    return lax.map(region, _regions(q, start, length, q_pos)).reshape(b, h, g, t, cap)
 
 
-def regions(q: Float[Array, "b h g t d"], start: Int32[Array, "b h"], length: Int32[Array, "b h"], q_pos):
+def _regions(q: Float[Array, "b h g t d"], start: Int32[Array, "b h"], length: Int32[Array, "b h"], q_pos):
     """Operands by region: scaled float32 rows [b*h, g*t, d], start, length [b*h] and query positions [b*h, t]."""
     return rows_of(q), start.reshape(-1), length.reshape(-1), jnp.repeat(q_pos, q.shape[1], axis=0)
 
