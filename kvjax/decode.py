@@ -213,10 +213,10 @@ def stream(
 @partial(jax.jit, static_argnames=("keep_logits",), donate_argnames=("cache",))
 def _read(spec: Spec, params, cache: KVCache, tokens, count, *, keep_logits: bool):
     cache, x = run_tokens(spec, params, cache, tokens, count)
-    last = jnp.take_along_axis(x, jnp.maximum(count - 1, 0)[:, None, None], 1)
-    logits = spec.decoder.unembed(params, last)[:, 0]
-    cache = cache.replace(logits=jnp.where((count > 0)[:, None], logits, cache.logits))
-    return cache, spec.decoder.unembed(params, x) if keep_logits else None
+    last = lambda x: jnp.take_along_axis(x, jnp.maximum(count - 1, 0)[:, None, None], 1)  # noqa: E731
+    every = spec.decoder.unembed(params, x) if keep_logits else None
+    logits = last(every) if keep_logits else spec.decoder.unembed(params, last(x))
+    return cache.replace(logits=jnp.where((count > 0)[:, None], logits[:, 0], cache.logits)), every
 
 
 def extend(

@@ -38,16 +38,16 @@ def _fold_stats(policy: Policy, cache: KVCache, layer: int, *, slots, valid, see
 
 
 def _in_position_order(cache: KVCache, *, slots, valid):
-    """The same slots by ascending position (unused ones last), and where each stands in that order."""
+    """The same slots by ascending position (unused ones last), and the index of each in the list it came from."""
     pos = jnp.where(valid, jnp.take(cache.pos, slots, mode="clip").astype(jnp.int32), jnp.iinfo(jnp.int32).max)
     order = jnp.argsort(pos, -1)
     sort = lambda x: jnp.take_along_axis(x, order, -1)  # noqa: E731
-    return sort(slots), sort(valid), jnp.argsort(order, -1)
+    return sort(slots), sort(valid), order
 
 
 def _choose(policy: Policy, cache: KVCache, layer: int, *, slots, valid, seen: Evidence, due, encode, dtype):
     """Keep mask in slot order, the merger's memory, and the slots it changed with their new keys and values."""
-    ordered, used, rank = _in_position_order(cache, slots=slots, valid=valid)
+    ordered, used, order = _in_position_order(cache, slots=slots, valid=valid)
     view = view_at(cache, ordered, used, position=seen.length, encode=encode, dtype=dtype)
     score, budget = policy.score.at(layer), cache.budget[layer]
     scores, protected = score.score(view, seen), policy.select.protected(view, budget)
@@ -57,7 +57,7 @@ def _choose(policy: Policy, cache: KVCache, layer: int, *, slots, valid, seen: E
     if policy.merge.rewrites:
         merged, memory = policy.merge.at(layer)(view, keep, scores, memory)
         rows = _changed(view, merged, keep, slots=ordered, encode=encode)
-    return jnp.take_along_axis(keep, rank, -1), memory, rows
+    return jnp.put_along_axis(keep, order, keep, -1, inplace=False), memory, rows
 
 
 def _changed(view: LayerView, merged: LayerView, keep, *, slots, encode):

@@ -86,6 +86,7 @@ def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, 
     cache = _append(cache, layer, encode, heads=heads, positions=positions, count=count)
     out, lse, cache = retrieve.attend(heads, cache, layer, positions=positions, window=window, encode=encode, cap=spec.cap)
     cache = retrieve.observe(cache, layer, heads, real=real, lse=lse)
+    (out, lse), cache = _after_reading((out, lse), cache)
     if spec.policy is not None:
         block = StepBlock(
             heads=heads, cache=cache, encode=encode, lse=lse, offset=positions[:, 0], count=count, layer=layer, cap=spec.cap,
@@ -93,6 +94,12 @@ def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, 
         )  # fmt: skip
         cache = _fold_and_evict(spec, cache, layer, block=block)
     return out, cache
+
+
+def _after_reading(read, cache: KVCache):
+    """The same, with every later write to the pool after what was read from it: without an order XLA copies the pool first."""
+    read, k, v, pos = lax.optimization_barrier((read, cache.k, cache.v, cache.pos))
+    return read, cache.replace(k=k, v=v, pos=pos)
 
 
 def _fold_and_evict(spec: Spec, cache: KVCache, layer: int, *, block: StepBlock) -> KVCache:
@@ -116,9 +123,7 @@ def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], 
             _attend, spec=spec, cache=cache, layer=layer, positions=positions, real=real, count=count
         )  # fmt: skip
         x, cache = spec.decoder.layer(weights, x, positions, attend)
-    # what `end` writes must come after the last layer has read it: without an order between the two XLA copies the pool
-    x, k, v, pos = lax.optimization_barrier((x, cache.k, cache.v, cache.pos))
-    cache = spec.retrieve.end(cache.replace(k=k, v=v, pos=pos), spec.encode, count=count)
+    cache = spec.retrieve.end(cache, spec.encode, count=count)
     return cache.replace(position=cache.position + count, steps=cache.steps + count), x
 
 

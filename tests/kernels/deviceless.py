@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import jax
-import jaxtyping
 import numpy as np
 import pytest
+
+from tests.decode_loop import unchecked
 
 PACKAGES = ("jax_cuda13_plugin", "jax_triton", "triton")
 #: Most bytes of shared memory a program may have, by compute capability.
@@ -107,7 +108,7 @@ def compiled(f, *args, capability: int = 90, options: dict | None = None, **stat
     """The jitted f compiled by XLA:GPU, with its `options`, for an H200 that is not there; `args` are arrays or their shapes."""
     sharding = jax.sharding.NamedSharding(_mesh(), jax.sharding.PartitionSpec())
     shape = partial(_shape, sharding=sharding)
-    with jax.sharding.use_abstract_mesh(sharding.mesh.abstract_mesh), compute_capability(capability), _unchecked():
+    with jax.sharding.use_abstract_mesh(sharding.mesh.abstract_mesh), compute_capability(capability), unchecked():
         traced = f.trace(*jax.tree.map(shape, args), **static)
         lowered = traced.lower(lowering_platforms=("cuda",))
         _place(lowered, traced.jaxpr.in_avals)
@@ -126,17 +127,6 @@ def _place(lowered, avals) -> None:
             if avals[at].memory_space == jax.memory.Space.Host:
                 attribute["mhlo.memory_kind"] = ir.StringAttr.get("pinned_host")
         main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(x) for x in attributes])
-
-
-@contextmanager
-def _unchecked():
-    """Shapes may stand where arrays are declared."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def _shape(x, sharding):

@@ -1,11 +1,9 @@
 """Rows in pinned host memory in programs compiled for an H200 that is not there: what the compiled modules say of them."""
 
-import importlib
 import re
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from . import deviceless
@@ -15,8 +13,8 @@ deviceless.require()
 import kvjax  # noqa: E402
 from kvjax.encode import OnHost, Plain  # noqa: E402
 from kvjax.encode.store import on_host  # noqa: E402
-from kvjax.sample import Greedy  # noqa: E402
 from tests.conftest import policy_of  # noqa: E402
+from tests.decode_loop import copies, decode, operands, pools  # noqa: E402
 
 SLOTS = 1 << 18
 POLICIES = {
@@ -31,32 +29,23 @@ _WORK = {"fusion", "while", "custom-call", "sort", "reduce", "scatter"}
 
 def program_of(lm, policy):
     """The whole decode loop over pools of 2**18 slots, and the cache it was compiled for."""
-    decode, pre = importlib.import_module("kvjax.decode"), kvjax.prefill(lm, list(range(90)), needs=policy)
-    cache, cap = decode.make_room(kvjax.compress(pre, policy), policy, 16)
-    grown = lambda x: jax.device_put(jnp.zeros((SLOTS, *x.shape[1:]), x.dtype), x.sharding)  # noqa: E731
-    cache = jax.tree.map(lambda x: grown(x) if x.shape[:1] == (cache.slots,) else x, cache)
-    operands = decode._spec(lm, policy, cap), lm.params, cache, Greedy(), jax.random.key(0), decode._stops(lm, None), np.int32(16)
+    args = operands(lm, kvjax.prefill(lm, list(range(90)), needs=policy), policy, SLOTS)
     options = {"xla_gpu_enable_latency_hiding_scheduler": True}
-    return deviceless.compiled(decode._loop, *operands, width=64, keep_logits=False, options=options), cache
+    return deviceless.compiled(decode._loop, *args, width=64, keep_logits=False, options=options), args[2]
 
 
 def meanwhile(text: str) -> list[list[str]]:
     """For every host computation, in a module's schedule, the work for the device between its start and its done."""
     waiting, found = {}, []
-    for name, kind, operands in (m.groups() for m in map(_INSTRUCTION.match, text.splitlines()) if m):
+    for name, kind, given in (m.groups() for m in map(_INSTRUCTION.match, text.splitlines()) if m):
         if kind == "custom-call-start":
             waiting[name] = []
         elif kind == "custom-call-done":
-            found.append(waiting.pop(operands))
+            found.append(waiting.pop(given))
         elif kind in _WORK:
             for work in waiting.values():
                 work.append(kind)
     return found
-
-
-def copies(text: str, rows: int) -> list[str]:
-    """Instructions that copy an array of this many rows."""
-    return [line for line in text.splitlines() if re.search(rf"\[{rows}[],].* copy(-start)?\(", line)]
 
 
 @pytest.mark.parametrize("name", ["full", *(pytest.param(name, marks=pytest.mark.slow) for name in ("hcattention", "heterocache"))])
@@ -64,12 +53,11 @@ def test_decode_beside_host_memory(name, lm):
     """Pool and host rows go in, come out, and are never copied; while the host works, so does the device."""
     program, cache = program_of(lm, POLICIES[name])
     text, memory = program.as_text(), program.memory_analysis()
-    large = [x for x in jax.tree.leaves(cache) if x.shape[:1] == (SLOTS,)]
-    pool, held = sum(x.nbytes for x in large if not on_host(x)), cache.host_nbytes
+    pool, held = sum(x.nbytes for x in pools(cache) if not on_host(x)), cache.host_nbytes
     assert pool >= SLOTS * 4 and (held >= SLOTS * 64) == (cache.values == OnHost())
     assert memory.alias_size_in_bytes >= pool and memory.temp_size_in_bytes < SLOTS  # not a byte a slot
     assert memory.host_alias_size_in_bytes == held and memory.host_temp_size_in_bytes < 4096
-    assert not copies(text, SLOTS) and text.count('custom_call_target="HostExecute"') == len(meanwhile(text))
+    assert not copies(program, SLOTS) and text.count('custom_call_target="HostExecute"') == len(meanwhile(text))
     # one host computation a layer, while the device lists the next slots; or one that fetches satellites' keys and values
     assert len(meanwhile(text)) == (lm.decoder.layers if cache.values == OnHost() else 1)
     assert all("fusion" in work for work in meanwhile(text))
@@ -84,7 +72,7 @@ def test_append_writes_in_place(rows):
     program = deviceless.compiled(append, home.empty(SLOTS, 64, jnp.bfloat16), at, new)
     text, memory = program.as_text(), program.memory_analysis()
     assert memory.host_alias_size_in_bytes == SLOTS * 64 * 2 and memory.host_temp_size_in_bytes == 0
-    assert not copies(text, SLOTS) and "HostExecute" not in text and (" while(" in text) == (rows == 40)
+    assert not copies(program, SLOTS) and "HostExecute" not in text and (" while(" in text) == (rows == 40)
 
 
 def test_a_copy_would_be_seen():
@@ -92,4 +80,4 @@ def test_a_copy_would_be_seen():
     home, at = OnHost(), jax.ShapeDtypeStruct((6,), jnp.int32)
     put = jax.jit(home.put, donate_argnums=0)
     program = deviceless.compiled(put, home.empty(SLOTS, 64, jnp.float32), at, jax.ShapeDtypeStruct((6, 64), jnp.float32))
-    assert copies(program.as_text(), SLOTS) and program.memory_analysis().host_temp_size_in_bytes >= SLOTS * 64 * 4
+    assert copies(program, SLOTS) and program.memory_analysis().host_temp_size_in_bytes >= SLOTS * 64 * 4

@@ -1,6 +1,5 @@
 """The Triton kernels of attention with no GPU: numbers by the interpreter, ptxas' report, a decode step compiled for an H200."""
 
-import importlib
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +10,11 @@ from . import deviceless
 
 deviceless.require()
 
-import kvjax  # noqa: E402
 from kvjax.kernels.gather_attention import gather_attention  # noqa: E402
 from kvjax.kernels.gather_attention import triton as gather  # noqa: E402
 from kvjax.kernels.ragged_attention import probabilities, ragged_attention, shapes, triton  # noqa: E402
-from kvjax.sample import Greedy  # noqa: E402
 from tests.conftest import policy_of  # noqa: E402
+from tests.decode_loop import copies, decode, operands, pools  # noqa: E402
 
 from . import oracle  # noqa: E402
 from . import test_gather_attention as listed  # noqa: E402
@@ -199,15 +197,10 @@ def test_derivatives_are_those_of_xla():
 @pytest.mark.parametrize("name", ["snapkv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("h2o", "d2o"))])
 def test_decode_updates_the_pool_in_place(name, lm, pre):
     """The whole decode loop, compiled for an H200: a pool of 2**18 slots goes in, comes out, and is never copied."""
-    decode, policy, slots = importlib.import_module("kvjax.decode"), policy_of(name), 1 << 18
-    cache, cap = decode.make_room(kvjax.compress(pre, policy), policy, 16)
-    grown = lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype) if x.shape[:1] == (cache.slots,) else x  # noqa: E731
-    cache = jax.tree.map(grown, cache)
-    rest = Greedy(), jax.random.key(0), decode._stops(lm, None), np.int32(16)
-    program = deviceless.compiled(decode._loop, decode._spec(lm, policy, cap), lm.params, cache, *rest, width=64, keep_logits=False)
-    text, memory = program.as_text(), program.memory_analysis()
-    pool = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache) if x.shape[:1] == (slots,))
+    slots = 1 << 18
+    args = operands(lm, pre, policy_of(name), slots)
+    program = deviceless.compiled(decode._loop, *args, width=64, keep_logits=False)
+    memory, pool = program.memory_analysis(), sum(x.nbytes for x in pools(args[2]))
     assert pool >= 2 * slots * lm.decoder.head_dim * 4 and memory.alias_size_in_bytes >= pool
     assert memory.temp_size_in_bytes < slots  # not a byte a slot
-    assert "triton_kernel_call" in text
-    assert not [line for line in text.splitlines() if f"[{slots}," in line and (" copy(" in line or " copy-start(" in line)]
+    assert "triton_kernel_call" in program.as_text() and not copies(program, slots)

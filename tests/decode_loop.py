@@ -1,0 +1,46 @@
+"""The decode loop over a pool of any size, to be compiled and looked at: what it copies, what it writes in place."""
+
+import importlib
+import re
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+
+from kvjax.compress import compress
+from kvjax.sample import Greedy
+from kvjax.step import Spec
+
+decode = importlib.import_module("kvjax.decode")
+
+
+def operands(lm, pre, policy, slots: int):
+    """Positional arguments of `decode._loop` for 16 tokens after `pre`, cut under the policy, the pool grown to `slots` slots."""
+    cache, cap = decode.make_room(compress(pre, policy), policy, 16)
+    grown = lambda x: jax.device_put(jnp.zeros((slots, *x.shape[1:]), x.dtype), x.sharding)  # noqa: E731
+    cache = jax.tree.map(lambda x: grown(x) if x.shape[:1] == (cache.slots,) else x, cache)
+    rest = Greedy(), jax.random.key(0), decode._stops(lm, None), np.int32(16)
+    return Spec.of(lm.decoder, policy, cap), lm.params, cache, *rest
+
+
+def pools(cache) -> list[jax.Array]:
+    """What the cache holds with one row a slot."""
+    return [x for x in jax.tree.leaves(cache) if x.shape[:1] == (cache.slots,)]
+
+
+def copies(program, rows: int) -> list[str]:
+    """Instructions of a compiled program that copy an array of this many rows."""
+    return [line for line in program.as_text().splitlines() if re.search(rf"\[{rows}[],].* copy(-start)?\(", line)]
+
+
+@contextmanager
+def unchecked():
+    """Shapes may stand where arrays are declared."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)

@@ -1,0 +1,34 @@
+"""Decoding writes the pool where it lies: no program copies it, whatever a method reads and writes."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import kvjax
+from tests.conftest import policy_of
+from tests.decode_loop import copies, decode, operands, pools, unchecked
+
+SLOTS = 1 << 16
+STATIC, EVICTING, READING = ("full", "snapkv"), ("streaming_llm", "h2o", "tova", "d2o"), ("heterocache", "hcattention")
+
+
+@pytest.mark.parametrize("name", [*STATIC, *EVICTING, *READING])
+def test_the_pool_is_never_copied(lm, prompt, name):
+    """It goes in and comes out, and what a step needs beside it grows with a head's slots, not with the pool's."""
+    policy = policy_of(name)
+    args = operands(lm, kvjax.prefill(lm, prompt, needs=policy), policy, SLOTS)
+    with unchecked():
+        program = decode._loop.lower(*args, width=64, keep_logits=False).compile()
+    memory, pool = program.memory_analysis(), sum(x.nbytes for x in pools(args[2]))
+    assert not copies(program, SLOTS) and memory.alias_size_in_bytes >= pool > SLOTS * 8
+    assert memory.temp_size_in_bytes < SLOTS * 8
+
+
+def test_a_copy_would_be_seen():
+    """Nothing orders what reads this pool before what writes it."""
+
+    def step(pool, x):
+        return jax.lax.fori_loop(0, 3, lambda i, pool: pool.at[i].set(x), pool), jnp.sin(pool) @ x
+
+    program = jax.jit(step, donate_argnums=0).lower(jnp.zeros((SLOTS, 8)), jnp.ones(8)).compile()
+    assert copies(program, SLOTS) and program.memory_analysis().temp_size_in_bytes >= SLOTS * 32
