@@ -200,8 +200,8 @@ def stream(
     _check(lm, cache, policy, new)
     key = _key_for(sampler, key)
     cache, cap = make_room(cache, policy, new)
-    spec, stops = Spec.of(lm.decoder, policy, cap), _stops(lm, stop)
-    running, token = jnp.ones(cache.position.shape, bool), jnp.zeros(cache.position.shape, jnp.int32)
+    spec, stops, rows = Spec.of(lm.decoder, policy, cap), _stops(lm, stop), cache.position
+    running, token = jax.device_put((np.ones(rows.shape, bool), np.zeros(rows.shape, np.int32)), rows.sharding)
     for i in range(max_new_tokens):
         new, token, running = _one(spec, lm.params, cache, sampler, key, np.int32(i), running, token, stops)
         cache = new.adopted(cache)

@@ -33,6 +33,11 @@ def _fresh(x):
     return jax.device_put(x, x.sharding, may_alias=False) if isinstance(x, jax.Array) else x
 
 
+def _committed(x):
+    """Bound to its device, as what a step gives back is: a step that is fed again would be compiled again otherwise."""
+    return jax.device_put(x, x.sharding) if isinstance(x, jax.Array) else x
+
+
 def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCache:
     """The same cache in a pool with these capacities (each at least its length); it shares no buffer with the old one."""
     trim()
@@ -44,7 +49,7 @@ def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCa
     if "v" not in pooled:
         pools["v"] = cache.values.relocate(cache.v, cache.start, pools["start"], cache.length, slots)
     rest = {f.name: getattr(cache, f.name) for f in fields(cache) if f.name not in pools}
-    made = KVCache(**pools, **jax.tree.map(_fresh, rest))
+    made = KVCache(**jax.tree.map(_committed, pools), **jax.tree.map(_fresh, rest))
     return made.adopted(cache.replace(v=made.v))
 
 

@@ -62,3 +62,14 @@ def test_size_classes_waste_little_and_are_few(slots):
     assert size_class(got) == got
     assert len({size_class(n) for n in range(2**14 + 1, 2**15 + 1)}) == 64
 
+
+
+@pytest.mark.parametrize("name", ["snapkv", "streaming_llm", "d2o", "heterocache", "hcattention"])
+def test_a_step_fed_again_is_the_same_program(lm, prompt, name):
+    """The first call takes a cache just made, the next what a step gave back."""
+    policy = policy_of(name)
+    cache = kvjax.compress(kvjax.prefill(lm, prompt, needs=policy), policy)
+    with compilations() as seen:
+        kvjax.extend(lm, cache, ids_of(5), policy, block=1)
+        list(kvjax.stream(lm, cache, policy, max_new_tokens=4, stop=()))
+    assert seen.count("jit(_read)") == 1 and seen.count("jit(_one)") == 1
