@@ -45,11 +45,11 @@ def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCa
     pooled = [name for name in ("k", "v", "pos", "stats") if name != "v" or cache.values.home == "device"]
     source, to = {name: getattr(cache, name) for name in pooled}, jnp.asarray(start)
     moved = move_regions(source, cache.start, to, cache.length, slots=slots)
-    pools = moved | dict(start=to, capacity=jnp.asarray(capacity))
+    pools = jax.tree.map(_committed, moved | dict(start=to, capacity=jnp.asarray(capacity)))
     if "v" not in pooled:
         pools["v"] = cache.values.relocate(cache.v, cache.start, pools["start"], cache.length, slots)
     rest = {f.name: getattr(cache, f.name) for f in fields(cache) if f.name not in pools}
-    made = KVCache(**jax.tree.map(_committed, pools), **jax.tree.map(_fresh, rest))
+    made = KVCache(**pools, **jax.tree.map(_fresh, rest))
     return made.adopted(cache.replace(v=made.v))
 
 
