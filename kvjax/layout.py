@@ -35,7 +35,7 @@ def _fresh(x):
 
 def _committed(x):
     """Bound to its device, as what a step gives back is: a step that is fed again would be compiled again otherwise."""
-    return jax.device_put(x, x.sharding) if isinstance(x, jax.Array) else x
+    return jax.device_put(x, x.sharding)
 
 
 def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCache:

@@ -12,6 +12,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32
 
+from kvjax.kernels.compact import first
 from kvjax.score.geometry import unit
 from kvjax.types import Keys, Mask
 
@@ -42,12 +43,8 @@ class Matches:
 
 
 def _listed(mask: Mask) -> Int32[Array, "b h m"]:
-    """The slots in `mask`, ascending, before all others, in a list with room for a block behind it.
-
-    A sort: a running sum and a scatter save 40% of the time and cost four times the compilation, which every layer pays.
-    """
-    slots = jnp.argsort(~mask, -1, stable=True).astype(jnp.int32)
-    return jnp.pad(slots, ((0, 0), (0, 0), (0, _WIDE)))
+    """The slots in `mask`, ascending, in a list with room for a block behind it."""
+    return jnp.pad(first(mask), ((0, 0), (0, 0), (0, _WIDE)))
 
 
 def _part(x: Array, at: Any, size: int) -> Array:

@@ -1,6 +1,5 @@
 """The Triton kernels of attention with no GPU: numbers by the interpreter, ptxas' report, a decode step compiled for an H200."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np
