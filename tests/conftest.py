@@ -1,8 +1,12 @@
 """Shared fixtures: run-time type checks, a toy model, counters of traces and compilations."""
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# What XLA compiles is shared by the workers, by processes that tests start and by the next run; `--cache-clear` forgets it.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache/d/xla"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 from jaxtyping import install_import_hook  # noqa: E402
 
