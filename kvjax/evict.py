@@ -1,4 +1,9 @@
-"""Eviction while decoding: score what is held, choose what stays, fill the holes. Nothing is moved that need not move."""
+"""Eviction while decoding: score what is held, choose what stays, fill the holes. Nothing is moved that need not move.
+
+All layers at once, after the last one: no layer reads what another holds, and what is done once is compiled once.
+"""
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -9,32 +14,38 @@ from kvjax.cache import KVCache
 from kvjax.evidence import Evidence
 from kvjax.kernels.compact import Moves, compact, first, plan, rewrite
 from kvjax.policy import Policy
-from kvjax.view import LayerView, Ranking
+from kvjax.view import LayerView, Ranking, positions_only
 
 
-def padded_slots(cache: KVCache, layer: int, cap: int) -> tuple[Int32[Array, "b h n"], Bool[Array, "b h n"]]:
-    """Pool slots of a layer's regions padded to `cap`, and which of them are in use."""
+def padded_slots(cache: KVCache, cap: int) -> tuple[Int32[Array, "l b h n"], Bool[Array, "l b h n"]]:
+    """Pool slots of all regions padded to `cap`, and which of them are in use."""
     i = jnp.arange(cap, dtype=jnp.int32)
-    return cache.start[layer][..., None] + i, i < cache.length[layer][..., None]
+    return cache.start[..., None] + i, i < cache.length[..., None]
 
 
 def view_at(cache: KVCache, slots, valid, *, position, encode, dtype) -> LayerView:
-    """The dense view of these slots; keys and values are gathered only if a stage reads them."""
+    """The dense view of a layer's slots; keys and values are gathered only if a stage reads them."""
     take = lambda x: jnp.take(x, slots, axis=0, mode="clip")  # noqa: E731
     stats = {name: take(x) for name, x in cache.stats.items()}
     k, v = encode.decode(take(cache.k), dtype), encode.values.take(cache.v, slots).astype(dtype)
     return LayerView(k=k, v=v, pos=take(cache.pos).astype(jnp.int32), valid=valid, length=position, stats=stats)
 
 
-def _fold_stats(policy: Policy, cache: KVCache, layer: int, *, slots, valid, seen: Evidence, encode, dtype) -> KVCache:
-    """The scorer's statistics after this step, back in their slots. The view is in slot order, whatever the positions."""
+def _views(cache: KVCache, slots, valid, *, seen: Sequence[Evidence], encode, dtype) -> list[LayerView]:
+    """Every layer's view of its own slots."""
+    at = lambda i: view_at(cache, slots[i], valid[i], position=seen[i].length, encode=encode.at(i), dtype=dtype)  # noqa: E731
+    return [at(layer) for layer in range(len(seen))]
+
+
+def _fold_stats(policy: Policy, cache: KVCache, *, slots, valid, seen: Sequence[Evidence], **how) -> KVCache:
+    """The scorer's statistics after this step, back in their slots. Views are in slot order, whatever the positions."""
     if not policy.score.stats:
         return cache
-    view = view_at(cache, slots, valid, position=seen.length, encode=encode, dtype=dtype)
-    stats = policy.score.at(layer).observe(view, seen)
+    views = enumerate(_views(cache, slots, valid, seen=seen, **how))
+    stats = [policy.score.at(layer).observe(view, seen[layer]) for layer, view in views]
     where = jnp.where(valid, slots, cache.slots)
-    put = lambda pool, x: pool.at[where].set(x, mode="drop")  # noqa: E731
-    return cache.replace(stats={name: put(cache.stats[name], x) for name, x in stats.items()})
+    put = lambda name: cache.stats[name].at[where].set(jnp.stack([x[name] for x in stats]), mode="drop")  # noqa: E731
+    return cache.replace(stats={name: put(name) for name in cache.stats})
 
 
 def _in_position_order(cache: KVCache, *, slots, valid):
@@ -45,19 +56,42 @@ def _in_position_order(cache: KVCache, *, slots, valid):
     return sort(slots), sort(valid), order
 
 
-def _choose(policy: Policy, cache: KVCache, layer: int, *, slots, valid, seen: Evidence, due, encode, dtype):
-    """Keep mask in slot order, the merger's memory, and the slots it changed with their new keys and values."""
+def _choose(policy: Policy, cache: KVCache, *, slots, valid, seen: Sequence[Evidence], due, **how):
+    """The moves that leave what stays, and what mergers read of the choice: slots in position order, used, kept, scores."""
     ordered, used, order = _in_position_order(cache, slots=slots, valid=valid)
-    view = view_at(cache, ordered, used, position=seen.length, encode=encode, dtype=dtype)
-    score, budget = policy.score.at(layer), cache.budget[layer]
-    scores, protected = score.score(view, seen), policy.select.protected(view, budget)
-    ranking = Ranking(scores=scores[None], protected=protected[None], valid=used[None], pos=view.pos[None])
-    keep = jnp.where(due[..., None], policy.select(ranking, budget[None])[0], used)
-    memory, rows = {name: x[layer] for name, x in cache.memory.items()}, ()
-    if policy.merge.rewrites:
-        merged, memory = policy.merge.at(layer)(view, keep, scores, memory)
-        rows = _changed(view, merged, keep, slots=ordered, encode=encode)
-    return jnp.put_along_axis(keep, order, keep, -1, inplace=False), memory, rows
+    views = _views(cache, ordered, used, seen=seen, **how)
+    scores = jnp.stack([policy.score.at(i).score(view, seen[i]) for i, view in enumerate(views)])
+    pos = jnp.stack([view.pos for view in views])
+    protect = jax.vmap(lambda pos, used, budget: policy.select.protected(positions_only(pos, used, seen[0].length), budget))
+    ranking = Ranking(scores=scores, protected=protect(pos, used, cache.budget), valid=used, pos=pos)
+    keep = jnp.where(due[..., None], policy.select(ranking, cache.budget), used)
+    moves = plan(_rows(jnp.put_along_axis(keep, order, keep, -1, inplace=False)), _rows(valid))
+    return moves, (ordered, used, keep, scores) if policy.merge.rewrites else ()
+
+
+def _rows(x):
+    """Layers and rows as one axis."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _merge(policy: Policy, cache: KVCache, layer: int, *, choice, due, seen: Evidence, encode, dtype) -> KVCache:
+    """What a layer loses merged into what it keeps."""
+    slots, used, keep, scores = (x[layer] for x in choice)
+    memory = {name: x[layer] for name, x in cache.memory.items()}
+
+    def merge(cache):
+        view = view_at(cache, slots, used, position=seen.length, encode=encode, dtype=dtype)
+        merged, new = policy.merge.at(layer)(view, keep, scores, memory)
+        return _changed(view, merged, keep, slots=slots, encode=encode), new
+
+    rows, memory = lax.cond(due.any(), merge, lambda cache: (_zeros(merge, cache)[0], memory), cache)
+    cache = _write_merged(cache, rows)
+    return cache.replace(memory={name: x.at[layer].set(memory[name]) for name, x in cache.memory.items()})
+
+
+def _zeros(f, x):
+    """Zeros for everything that f(x) gives."""
+    return jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), jax.eval_shape(f, x))
 
 
 def _changed(view: LayerView, merged: LayerView, keep, *, slots, encode):
@@ -83,39 +117,34 @@ def _write_merged(cache: KVCache, rows) -> KVCache:
     return cache.replace(k=rewrite(cache.k, k, slots, count), v=cache.values.put(cache.v, where, v.reshape(-1, v.shape[-1])))
 
 
-def _fill_holes(cache: KVCache, layer: int, moves: Moves) -> KVCache:
+def _fill_holes(cache: KVCache, moves: Moves) -> KVCache:
     """Everything with a slot axis moved into the holes, and the regions' new lengths."""
-    start = cache.start[layer]
+    start = _rows(cache.start)
     names = [name for name in ("k", "v", "pos", "stats") if name != "v" or cache.values.home == "device"]
     moved = compact({name: getattr(cache, name) for name in names}, start, moves)
     if "v" not in names:
         listed = lambda x: _listed(start[..., None] + x, moves.count, cache.slots)  # noqa: E731
         moved["v"] = cache.values.copy(cache.v, listed(moves.sources), listed(moves.targets))
-    return cache.replace(length=cache.length.at[layer].set(moves.length), **moved)
+    return cache.replace(length=moves.length.reshape(cache.length.shape), **moved)
 
 
-def evict(policy: Policy, cache: KVCache, layer: int, *, seen: Evidence, cap: int, count, encode, dtype) -> KVCache:
+def evict(policy: Policy, cache: KVCache, *, seen: Sequence[Evidence], cap: int, count, encode, dtype) -> KVCache:
     """Cut the heads that are due back to their budgets, after the step has attended to everything.
 
-    `encode` is the encoder as this layer uses it, `dtype` that of the keys and values policies see.
+    `seen` is each layer's evidence, `encode` the policy's encoder, `dtype` that of the keys and values policies see.
     """
-    slots, valid = padded_slots(cache, layer, cap)
-    at = dict(slots=slots, valid=valid, seen=seen, encode=encode, dtype=dtype)
-    cache = _fold_stats(policy, cache, layer, **at)
-    due = policy.when.due(cache.steps + count, count, held=cache.length[layer], budget=cache.budget[layer])
-    due = due & (count > 0)[:, None]
-
-    def choose(cache):
-        keep, memory, rows = _choose(policy, cache, layer, due=due, **at)
-        return plan(keep, valid), memory, rows
+    slots, valid = padded_slots(cache, cap)
+    at, how = dict(slots=slots, valid=valid), dict(encode=encode, dtype=dtype)
+    cache = _fold_stats(policy, cache, seen=seen, **at, **how)
+    due = policy.when.due(cache.steps + count, count, held=cache.length, budget=cache.budget) & (count > 0)[:, None]
+    choose = lambda cache: _choose(policy, cache, seen=seen, due=due, **at, **how)  # noqa: E731
 
     def nothing(cache):
-        shapes = jax.eval_shape(choose, cache)
-        moves, memory, rows = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return moves._replace(length=cache.length[layer]), {name: cache.memory[name][layer] for name in memory}, rows
+        moves, choice = _zeros(choose, cache)
+        return moves._replace(length=_rows(cache.length)), choice
 
-    moves, memory, rows = lax.cond(due.any(), choose, nothing, cache)
-    if policy.merge.rewrites:
-        cache = _write_merged(cache, rows)
-    cache = _fill_holes(cache, layer, moves)
-    return cache.replace(memory={name: x.at[layer].set(memory[name]) for name, x in cache.memory.items()})
+    moves, choice = lax.cond(due.any(), choose, nothing, cache)
+    for layer in range(len(seen) if policy.merge.rewrites else 0):
+        which = dict(choice=choice, due=due[layer], seen=seen[layer])
+        cache = _merge(policy, cache, layer, encode=encode.at(layer), dtype=dtype, **which)
+    return _fill_holes(cache, moves)

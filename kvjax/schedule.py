@@ -28,7 +28,7 @@ class Every(Schedule):
     k: Number = 1
     after_prefill: bool = struct.field(pytree_node=False, default=True)
 
-    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "b h"]:
+    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
         return (held > budget) & (steps // self.k > (steps - new) // self.k)[:, None]
 
     def room(self, new_tokens: int, block: int) -> int:
@@ -48,7 +48,7 @@ class WhenFull(Schedule):
     slack: Number = 64
     after_prefill: bool = struct.field(pytree_node=False, default=True)
 
-    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "b h"]:
+    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
         del steps, new
         return held >= budget + jnp.maximum(self.slack, 1)
 

@@ -180,7 +180,7 @@ class Schedule(Stage):
     #: Whether the prompt is cut to its budget before the first token is decoded.
     after_prefill: bool = True
 
-    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "b h"]:
+    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
         """Which heads are cut back to their budget after a step; `steps` counts a row's tokens since the prompt, `new` included."""
         raise NotImplementedError(f"{type(self).__name__} never evicts while decoding")
 

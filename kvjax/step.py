@@ -1,4 +1,4 @@
-"""One decode step: tokens through the model over the packed pool, appended, and evicted if the policy says so.
+"""One decode step: tokens through the model over the packed pool, appended, then evicted if the policy says so.
 
 `(params, cache, tokens) -> (cache, logits)`, pure and traceable; callers jit it with the cache donated, so that the pool is updated
 in place. Layers are unrolled over a list of weights: on a CPU slicing stacked weights costs a copy of them every step.
@@ -81,19 +81,20 @@ def _append(cache: KVCache, layer: int, encode, *, heads: Heads, positions, coun
 
 
 def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, real, count):
-    """Append, attend over everything, then evict: the seam of one layer."""
+    """Append, then attend over everything: the seam of one layer. Gives back the evidence, too, if slots will be evicted."""
     window, encode, retrieve = spec.decoder.windows[layer], spec.encode.at(layer), spec.retrieve.at(layer)
     cache = _append(cache, layer, encode, heads=heads, positions=positions, count=count)
     out, lse, cache = retrieve.attend(heads, cache, layer, positions=positions, window=window, encode=encode, cap=spec.cap)
     cache = retrieve.observe(cache, layer, heads, real=real, lse=lse)
-    (out, lse), cache = _after_reading((out, lse), cache)
+    seen = None
     if spec.policy is not None:
         block = StepBlock(
             heads=heads, cache=cache, encode=encode, lse=lse, offset=positions[:, 0], count=count, layer=layer, cap=spec.cap,
             window=window,
         )  # fmt: skip
-        cache = _fold_and_evict(spec, cache, layer, block=block)
-    return out, cache
+        seen = _fold(spec.policy, cache.evidence[layer], block)
+    (out, seen), cache = _after_reading((out, seen), cache)
+    return out, (cache, seen)
 
 
 def _after_reading(read, cache: KVCache):
@@ -102,27 +103,32 @@ def _after_reading(read, cache: KVCache):
     return read, cache.replace(k=k, v=v, pos=pos)
 
 
-def _fold_and_evict(spec: Spec, cache: KVCache, layer: int, *, block: StepBlock) -> KVCache:
-    """Fold the step into the layer's evidence, then evict; only the carried part stays in the cache."""
-    carried = ev.observe(cache.evidence[layer], block)
-    transient = {n.key: n.now(block) for n in spec.policy.score.needs if not n.carried}
-    seen = carried.replace(data={**carried.data, **transient})
-    how = dict(cap=spec.cap, count=block.count, encode=block.encode, dtype=block.heads.k.dtype)
-    cache = evict(spec.policy, cache, layer, seen=seen, **how)
-    evidence = (*cache.evidence[:layer], carried, *cache.evidence[layer + 1 :])
-    return cache.replace(evidence=evidence)
+def _fold(policy: Policy, old: Any, block: StepBlock) -> Any:
+    """A layer's evidence after the step; what is not carried is of the step alone."""
+    carried = ev.observe(old, block)
+    return carried.replace(data={**carried.data, **{n.key: n.now(block) for n in policy.score.needs if not n.carried}})
+
+
+def _evict(spec: Spec, cache: KVCache, seen: list, *, count: Int32[Array, " b"], dtype: Any) -> KVCache:
+    """Evict, if the policy says so; only the carried part of the evidence stays in the cache."""
+    if spec.policy is None:
+        return cache
+    cache = evict(spec.policy, cache, seen=seen, cap=spec.cap, count=count, encode=spec.encode, dtype=dtype)
+    return cache.replace(evidence=tuple(ev.restrict(x, x.needs) for x in seen))
 
 
 def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], count: Int32[Array, " b"]):
     """Tokens through every layer; row b holds count[b] real ones. Returns (cache, hidden states [b, t, e])."""
     t = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     positions, real = cache.position[:, None] + t, t < count[:, None]
-    x, cache = spec.decoder.embed(params, tokens), spec.retrieve.begin(cache)
+    x, cache, seen = spec.decoder.embed(params, tokens), spec.retrieve.begin(cache), []
     for layer, weights in enumerate(params["layers"]):
         attend = partial(
             _attend, spec=spec, cache=cache, layer=layer, positions=positions, real=real, count=count
         )  # fmt: skip
-        x, cache = spec.decoder.layer(weights, x, positions, attend)
+        x, (cache, evidence) = spec.decoder.layer(weights, x, positions, attend)
+        seen.append(evidence)
+    cache = _evict(spec, cache, seen, count=count, dtype=x.dtype)
     cache = spec.retrieve.end(cache, spec.encode, count=count)
     return cache.replace(position=cache.position + count, steps=cache.steps + count), x
 
