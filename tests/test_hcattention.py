@@ -8,8 +8,8 @@ import pytest
 import kvjax
 from kvjax.calibrate.codebooks import collect_keys, fit_codebooks
 from kvjax.encode import ByCallback, Codes, OnDevice, OnHost, Plain
+from kvjax.kernels.select_mass import fewest
 from kvjax.retrieve import CumulativeMass, GroupMean, GroupUnion, QueryHead, Renormalised
-from kvjax.retrieve.cumulative import fewest
 from tests.conftest import ids_of, policy_of
 from tests.reference import hcattention as hc
 from tests.reference.softmax import softmax

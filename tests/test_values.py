@@ -12,12 +12,13 @@ from jax import lax
 import kvjax
 from kvjax.encode import ByCallback, OnDevice, OnHost, Plain, callback
 from kvjax.encode.store import is_store, on_host, store_nbytes
-from kvjax.encode.values import last_used, listed
+from kvjax.encode.values import listed
+from kvjax.kernels.weighted_values.xla import last_used
 from kvjax.merge import WeightedNearest
 from tests.conftest import policy_of
 
 HOMES = [OnDevice(), OnHost(), ByCallback()]
-SLOTS, D = 1536, 8
+SLOTS, D = 1536, 16
 
 
 def filled(home, slots=SLOTS, d=D, dtype=jnp.float32, seed=0):
@@ -74,14 +75,14 @@ def test_append(home, rows):
     assert any((got[-1] == row).all() for row in (want[-1], new[1]))
 
 
-@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("home, how", [*((home, "weigh") for home in HOMES), (OnHost(), "weigh_by_lists")])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.2, 1.0])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_weigh(home, share, dtype):
+def test_weigh(home, how, share, dtype):
     """None of 300 slots, a few, some, and all: in no list to five; 300 is no power of two."""
     store, rows = filled(home, dtype=dtype)
     weights = random_weights((2, 2, 3, 2, 300), LENGTH, share)
-    got = jax.jit(home.weigh)(store, jnp.asarray(START), jnp.asarray(weights))
+    got = jax.jit(getattr(home, how))(store, jnp.asarray(START), jnp.asarray(weights))
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, weighed(rows, START, weights), atol=1e-4)
 

@@ -131,6 +131,11 @@ class ByCallback(OnHost):
     def copy(self, store: HostRows, source: Int32[Array, " m"], target: Int32[Array, " m"]) -> HostRows:
         return _write(store, _copy, source, target)
 
+    def weigh(
+        self, store: HostRows, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
+    ) -> Float32[Array, "b h g t d"]:
+        return self.weigh_by_lists(store, start, weights)
+
     def weigh_listed(
         self, store: HostRows, slots: Int32[Array, "b h n"], weights: Float32[Array, "b h g t n"]
     ) -> Float32[Array, "b h g t d"]:

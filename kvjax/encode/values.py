@@ -14,7 +14,8 @@ from jax import lax
 from jax.experimental.compute_on import compute_on
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
-from kvjax.types import BLOCK
+from kvjax.kernels.dispatch import compiles_for
+from kvjax.kernels.weighted_values import weighted_values
 
 _HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 #: A list that crosses to the host is this part of the padded region, and at least so many slots.
@@ -52,34 +53,13 @@ class OnDevice:
     def weigh(
         self, store: Any, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
     ) -> Float32[Array, "b h g t d"]:
-        """out = Σ_j weights_j · store[start + j], float32; slots after a region's last nonzero weight are not read."""
-        b, h, g, t, n = weights.shape
-        rows = jnp.pad(weights.reshape(b * h, g * t, n), ((0, 0), (0, 0), (0, BLOCK)))
-        used = last_used(weights).reshape(-1)
-
-        def region(args):
-            rows, start, used = args
-
-            def block(i, out):
-                at = i * BLOCK
-                part = lax.dynamic_slice_in_dim(store, start + at, BLOCK).astype(jnp.float32)
-                part = jnp.where((jnp.arange(BLOCK) < used - at)[:, None], part, 0.0)
-                return out + lax.dot(lax.dynamic_slice_in_dim(rows, at, BLOCK, axis=1), part)
-
-            return lax.fori_loop(0, -(-used // BLOCK), block, jnp.zeros((g * t, store.shape[1])))
-
-        return lax.map(region, (rows, start.reshape(-1), used)).reshape(b, h, g, t, -1)
+        """out = Σ_j weights_j · store[start + j], float32."""
+        return weighted_values(store, start, weights)
 
     def adopt(self, new: Any, old: Any) -> Any:
         """The store a program gave back, with what outlives programs taken over from the one it was given."""
         del old
         return new
-
-
-def last_used(weights: Float32[Array, "b h g t n"]) -> Int32[Array, "b h"]:
-    """One more than the last slot of nonzero weight, 0 if there is none."""
-    n = jnp.arange(1, weights.shape[-1] + 1, dtype=jnp.int32)
-    return jnp.where((weights > 0).any((2, 3)), n, 0).max(-1)
 
 
 def listed(chosen: Bool[Array, "b h n"], size: int) -> Int32[Array, "b h size"]:
@@ -122,9 +102,9 @@ _moved = jax.jit(_take)
 class OnHost(OnDevice):
     """Values in pinned host memory; the weighted sum is computed there and only its result comes back.
 
-    The device sends indices, weights and new rows. `weigh` lists the slots with any weight, of all query heads of a KV head, a
-    sixteenth of the padded region at a time; the device makes the next list while the host weighs one. `append` writes from the
-    device into host memory: host computations never write in place on a GPU, so `put` copies the store there.
+    The device sends indices, weights and new rows. From a GPU `weigh` lists the slots with any weight, of all query heads of a KV
+    head, a sixteenth of the padded region at a time; the device makes the next list while the host weighs one. `append` writes
+    from the device into host memory: host computations never write in place on a GPU, so `put` copies the store there.
     """
 
     home: ClassVar[str] = "host"
@@ -150,6 +130,14 @@ class OnHost(OnDevice):
     def weigh(
         self, store: Any, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
     ) -> Float32[Array, "b h g t d"]:
+        if compiles_for() == "cpu":  # one memory: nothing crosses, and nothing is copied
+            return weighted_values(jax.device_put(store, _DEVICE), start, weights)
+        return self.weigh_by_lists(store, start, weights)
+
+    def weigh_by_lists(
+        self, store: Any, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
+    ) -> Float32[Array, "b h g t d"]:
+        """As `weigh`: indices and weights cross, list by list."""
         n = weights.shape[-1]
         size = max(min(n, _FEWEST), n // _PART)
         ranks = jnp.cumsum((weights > 0).any((2, 3)), -1, dtype=jnp.int32)

@@ -5,61 +5,41 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax import lax
-from jaxtyping import Array, Bool, Float32
+from jaxtyping import Array, Float32
 
-from kvjax.encode.scored import log_denominator
-from kvjax.kernels.ragged_attention import probabilities
+from kvjax.kernels.ragged_attention import log_denominator, probabilities
+from kvjax.kernels.select_mass import fewest, select_mass
 from kvjax.stage import Encoder, Retriever
 from kvjax.types import Number
 
-#: Rounding allowed for in a cumulative sum of float32 probabilities.
-_SLOP = 1e-6
-
-
-def fewest(a: Float32[Array, "*rows n"], tau: Number) -> Bool[Array, "*rows n"]:
-    """Mask of the k* largest entries, k* = min {k : Σ of the k largest >= tau - 1e-6}; equal entries by lower index.
-
-    Everything where the mass never reaches tau. Thirty halvings of the threshold's bits instead of a sort.
-    """
-    bits = lax.bitcast_convert_type(a, jnp.int32)  # of non-negative floats: the same order
-    goal = tau - _SLOP
-
-    def halve(i, threshold):
-        trial = threshold | (jnp.int32(1) << (30 - i))
-        enough = jnp.where(bits >= trial[..., None], a, 0.0).sum(-1) >= goal
-        return jnp.where(enough, trial, threshold)
-
-    threshold = lax.fori_loop(0, 31, halve, jnp.zeros(a.shape[:-1], jnp.int32))[..., None]
-    above, equal = bits > threshold, (bits == threshold) & (a > 0)
-    lacking = goal - jnp.where(above, a, 0.0).sum(-1, keepdims=True)
-    value = lax.bitcast_convert_type(threshold, jnp.float32)
-    wanted = jnp.ceil(lacking / jnp.maximum(value, jnp.finfo(jnp.float32).tiny))
-    return above | (equal & (jnp.cumsum(equal, -1) <= wanted))
+PerQuery = Float32[Array, "b h g t n"]
 
 
 @struct.dataclass
 class QueryHead:
     """Every query head has a set of its own: the literal reading, and the default."""
 
-    def __call__(self, a: Float32[Array, "b h g t n"], tau: Number) -> Bool[Array, "b h g t n"]:
-        return fewest(a, tau)
+    def __call__(self, scores: PerQuery, tau: Number) -> tuple[PerQuery, Any]:
+        return select_mass(scores, tau)
 
 
 @struct.dataclass
 class GroupUnion:
     """The query heads of a KV head read the union of their sets: one gather for the group."""
 
-    def __call__(self, a: Float32[Array, "b h g t n"], tau: Number) -> Bool[Array, "b h g t n"]:
-        return jnp.broadcast_to(fewest(a, tau).any(2, keepdims=True), a.shape) & (a > 0)
+    def __call__(self, scores: PerQuery, tau: Number) -> tuple[PerQuery, Any]:
+        own, lse = select_mass(scores, tau)
+        return jnp.where((own > 0).any(2, keepdims=True), probabilities(scores, lse), 0.0), lse
 
 
 @struct.dataclass
 class GroupMean:
     """The query heads of a KV head read the set of their mean attention."""
 
-    def __call__(self, a: Float32[Array, "b h g t n"], tau: Number) -> Bool[Array, "b h g t n"]:
-        return jnp.broadcast_to(fewest(a.mean(2, keepdims=True), tau), a.shape) & (a > 0)
+    def __call__(self, scores: PerQuery, tau: Number) -> tuple[PerQuery, Any]:
+        lse = log_denominator(scores)
+        a = probabilities(scores, lse)
+        return jnp.where(fewest(a.mean(2, keepdims=True), tau), a, 0.0), lse
 
 
 @struct.dataclass
@@ -136,10 +116,8 @@ class CumulativeMass(Retriever):
 
     def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
         scores = encode.scores(heads.q, cache, layer, positions=positions, window=window, cap=cap)
-        lse = log_denominator(scores)
-        a = probabilities(scores, lse)
-        keep = self.heads(a, self.tau)
-        out = encode.values.weigh(cache.v, cache.start[layer], self.weights(jnp.where(keep, a, 0.0)))
+        a, lse = self.heads(scores, self.tau)
+        out = encode.values.weigh(cache.v, cache.start[layer], self.weights(a))
         note = lambda total, mask: total.at[layer].add(mask.sum((1, 2, 3, 4)).astype(jnp.float32))  # noqa: E731
-        read = Reading(picked=note(cache.retrieval.picked, keep), seen=note(cache.retrieval.seen, scores > -jnp.inf))
+        read = Reading(picked=note(cache.retrieval.picked, a > 0), seen=note(cache.retrieval.seen, scores > -jnp.inf))
         return out.astype(heads.q.dtype), lse, cache.replace(retrieval=read)

@@ -1,4 +1,4 @@
-"""C++ kernels for the CPU, as XLA custom calls: what ragged_attention, gather_attention and codebook_scores run there."""
+"""C++ kernels for the CPU, as XLA custom calls: what the operations with a `native` module run there."""
 
 from .library import call, missing
 

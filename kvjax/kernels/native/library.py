@@ -21,8 +21,11 @@ import numpy as np
 
 from kvjax.home import cache_folder
 
-SOURCES = ("attention.cc", "codebook.cc")
-CALLS = ("kvjax_ragged_attention", "kvjax_ragged_scores", "kvjax_gather_attention", "kvjax_codebook_scores")
+SOURCES = ("attention.cc", "codebook.cc", "selection.cc", "values.cc")
+CALLS = tuple(
+    f"kvjax_{name}"
+    for name in ("ragged_attention", "ragged_scores", "gather_attention", "codebook_scores", "select_mass", "weighted_values")
+)
 #: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
 
