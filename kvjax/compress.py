@@ -18,7 +18,7 @@ from kvjax.layout import plan_regions
 from kvjax.policy import Policy, check_budget, slots_of
 from kvjax.prefill import Prefilled, PrefilledRow
 from kvjax.types import ALIGN, BLOCK, position_dtype
-from kvjax.view import LayerView, Ranking, positions_only
+from kvjax.view import LayerView, Ranking
 
 
 @struct.dataclass
@@ -55,12 +55,17 @@ def _plan(allocate, select, scores, measured, length, total):
     """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
     pos = jnp.broadcast_to(jnp.arange(scores.shape[-1], dtype=jnp.int32), scores.shape)
     valid = pos < length[:, None, None]
-    protect = jax.vmap(lambda budget: select.protected(positions_only(pos[0], valid[0], length), budget))
+    protect = jax.vmap(lambda budget: select.protected(_flat_view(pos[0], valid[0], length), budget))
     even = jnp.broadcast_to(jnp.minimum(total, length)[None, :, None], scores.shape[:3])
     ranking = Ranking(scores=scores, protected=protect(even), valid=valid, pos=pos, measured=measured)
     budget = jnp.clip(allocate(ranking, total), 1, jnp.maximum(valid.sum(-1), 1)).astype(jnp.int32)
     keep = select(ranking.replace(protected=protect(budget)), budget)
     return keep, keep.sum(-1).astype(jnp.int32), budget
+
+
+def _flat_view(pos, valid, length) -> LayerView:
+    """A view for stages that read positions only."""
+    return LayerView(k=None, v=None, pos=pos, valid=valid, length=length, stats={})
 
 
 @jax.jit

@@ -3,7 +3,8 @@
 All layers at once, after the last one: no layer reads what another holds, and what is done once is compiled once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from kvjax.cache import KVCache
 from kvjax.evidence import Evidence
 from kvjax.kernels.compact import Moves, compact, first, plan, rewrite
 from kvjax.policy import Policy
-from kvjax.view import LayerView, Ranking, positions_only
+from kvjax.view import LayerView, Ranking
 
 
 def padded_slots(cache: KVCache, cap: int) -> tuple[Int32[Array, "l b h n"], Bool[Array, "l b h n"]]:
@@ -31,21 +32,26 @@ def view_at(cache: KVCache, slots, valid, *, position, encode, dtype) -> LayerVi
     return LayerView(k=k, v=v, pos=take(cache.pos).astype(jnp.int32), valid=valid, length=position, stats=stats)
 
 
-def _views(cache: KVCache, slots, valid, *, seen: Sequence[Evidence], encode, dtype) -> list[LayerView]:
-    """Every layer's view of its own slots."""
-    at = lambda i: view_at(cache, slots[i], valid[i], position=seen[i].length, encode=encode.at(i), dtype=dtype)  # noqa: E731
-    return [at(layer) for layer in range(len(seen))]
+def _each_layer(f: Callable, seen: Sequence[Evidence], *xs: Any) -> Any:
+    """f(layer, seen[layer], x[layer], ...) of all layers, stacked: a loop, whose body is compiled once."""
+    structure, layers = jax.tree.structure(seen[0]), jnp.arange(len(seen), dtype=jnp.int32)
+    leaves = [jnp.stack(x) for x in zip(*map(jax.tree.leaves, seen), strict=True)]
+    return lax.map(lambda at: f(at[0], jax.tree.unflatten(structure, at[1]), *at[2]), (layers, leaves, xs))
 
 
-def _fold_stats(policy: Policy, cache: KVCache, *, slots, valid, seen: Sequence[Evidence], **how) -> KVCache:
+def _fold_stats(policy: Policy, cache: KVCache, *, slots, valid, seen: Sequence[Evidence], encode, dtype) -> KVCache:
     """The scorer's statistics after this step, back in their slots. Views are in slot order, whatever the positions."""
     if not policy.score.stats:
         return cache
-    views = enumerate(_views(cache, slots, valid, seen=seen, **how))
-    stats = [policy.score.at(layer).observe(view, seen[layer]) for layer, view in views]
+
+    def observe(layer, seen, slots, valid):
+        view = view_at(cache, slots, valid, position=seen.length, encode=encode.at(layer), dtype=dtype)
+        return policy.score.at(layer).observe(view, seen)
+
+    stats = _each_layer(observe, seen, slots, valid)
     where = jnp.where(valid, slots, cache.slots)
-    put = lambda name: cache.stats[name].at[where].set(jnp.stack([x[name] for x in stats]), mode="drop")  # noqa: E731
-    return cache.replace(stats={name: put(name) for name in cache.stats})
+    put = lambda pool, x: pool.at[where].set(x, mode="drop")  # noqa: E731
+    return cache.replace(stats={name: put(cache.stats[name], x) for name, x in stats.items()})
 
 
 def _in_position_order(cache: KVCache, *, slots, valid):
@@ -56,14 +62,16 @@ def _in_position_order(cache: KVCache, *, slots, valid):
     return sort(slots), sort(valid), order
 
 
-def _choose(policy: Policy, cache: KVCache, *, slots, valid, seen: Sequence[Evidence], due, **how):
+def _choose(policy: Policy, cache: KVCache, *, slots, valid, seen: Sequence[Evidence], due, encode, dtype):
     """The moves that leave what stays, and what mergers read of the choice: slots in position order, used, kept, scores."""
     ordered, used, order = _in_position_order(cache, slots=slots, valid=valid)
-    views = _views(cache, ordered, used, seen=seen, **how)
-    scores = jnp.stack([policy.score.at(i).score(view, seen[i]) for i, view in enumerate(views)])
-    pos = jnp.stack([view.pos for view in views])
-    protect = jax.vmap(lambda pos, used, budget: policy.select.protected(positions_only(pos, used, seen[0].length), budget))
-    ranking = Ranking(scores=scores, protected=protect(pos, used, cache.budget), valid=used, pos=pos)
+
+    def judge(layer, seen, slots, used, budget):
+        view = view_at(cache, slots, used, position=seen.length, encode=encode.at(layer), dtype=dtype)
+        return policy.score.at(layer).score(view, seen), policy.select.protected(view, budget), view.pos
+
+    scores, protected, pos = _each_layer(judge, seen, ordered, used, cache.budget)
+    ranking = Ranking(scores=scores, protected=protected, valid=used, pos=pos)
     keep = jnp.where(due[..., None], policy.select(ranking, cache.budget), used)
     moves = plan(_rows(jnp.put_along_axis(keep, order, keep, -1, inplace=False)), _rows(valid))
     return moves, (ordered, used, keep, scores) if policy.merge.rewrites else ()
@@ -74,19 +82,23 @@ def _rows(x):
     return x.reshape(-1, *x.shape[2:])
 
 
-def _merge(policy: Policy, cache: KVCache, layer: int, *, choice, due, seen: Evidence, encode, dtype) -> KVCache:
-    """What a layer loses merged into what it keeps."""
-    slots, used, keep, scores = (x[layer] for x in choice)
-    memory = {name: x[layer] for name, x in cache.memory.items()}
+def _merge(policy: Policy, cache: KVCache, *, choice, due, position, encode, dtype) -> KVCache:
+    """What layers lose merged into what they keep, one layer after the other."""
 
-    def merge(cache):
-        view = view_at(cache, slots, used, position=seen.length, encode=encode, dtype=dtype)
-        merged, new = policy.merge.at(layer)(view, keep, scores, memory)
-        return _changed(view, merged, keep, slots=slots, encode=encode), new
+    def layer(i, cache):
+        slots, used, keep, scores = (x[i] for x in choice)
+        memory = {name: x[i] for name, x in cache.memory.items()}
 
-    rows, memory = lax.cond(due.any(), merge, lambda cache: (_zeros(merge, cache)[0], memory), cache)
-    cache = _write_merged(cache, rows)
-    return cache.replace(memory={name: x.at[layer].set(memory[name]) for name, x in cache.memory.items()})
+        def merge(cache):
+            view = view_at(cache, slots, used, position=position, encode=encode.at(i), dtype=dtype)
+            merged, new = policy.merge.at(i)(view, keep, scores, memory)
+            return _changed(view, merged, keep, slots=slots, encode=encode.at(i)), new
+
+        rows, memory = lax.cond(due[i].any(), merge, lambda cache: (_zeros(merge, cache)[0], memory), cache)
+        cache = _write_merged(cache, rows)
+        return cache.replace(memory={name: x.at[i].set(memory[name]) for name, x in cache.memory.items()})
+
+    return lax.fori_loop(0, len(due), layer, cache)
 
 
 def _zeros(f, x):
@@ -144,7 +156,6 @@ def evict(policy: Policy, cache: KVCache, *, seen: Sequence[Evidence], cap: int,
         return moves._replace(length=_rows(cache.length)), choice
 
     moves, choice = lax.cond(due.any(), choose, nothing, cache)
-    for layer in range(len(seen) if policy.merge.rewrites else 0):
-        which = dict(choice=choice, due=due[layer], seen=seen[layer])
-        cache = _merge(policy, cache, layer, encode=encode.at(layer), dtype=dtype, **which)
+    if policy.merge.rewrites:
+        cache = _merge(policy, cache, choice=choice, due=due, position=seen[0].length, **how)
     return _fill_holes(cache, moves)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.evidence import Evidence, Need
-from kvjax.types import Keys, Mask, Queries, Scores
+from kvjax.types import Keys, Layer, Mask, Queries, Scores
 from kvjax.view import LayerView, Ranking
 
 
@@ -17,7 +17,7 @@ class Stage:
         """The evidence this stage reads; nothing else is recorded for it."""
         return frozenset()
 
-    def at(self, layer: int) -> Any:
+    def at(self, layer: Layer) -> Any:
         """The stage as one layer uses it: tables with a layer axis cut to that layer's row."""
         del layer
         return self

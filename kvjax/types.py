@@ -25,6 +25,8 @@ Regions = Int32[Array, "l b h"]
 SlotPositions = Integer[Array, " s"]
 Logits = Float32[Array, "b v"]
 
+#: A layer's index: a loop over layers makes it data.
+Layer = int | Int32[Array, ""]
 #: A number that is a pytree leaf: a Python number, a traced scalar, or the placeholder a pytree transformation puts there.
 Number = Any
 

@@ -35,11 +35,6 @@ class LayerView:
         return self.valid.sum(-1).astype("int32")
 
 
-def positions_only(pos: Positions, valid: Mask, length: Int32[Array, " b"]) -> LayerView:
-    """A view for stages that read positions alone."""
-    return LayerView(k=None, v=None, pos=pos, valid=valid, length=length, stats={})
-
-
 @struct.dataclass
 class Ranking:
     """What allocators and selectors rank: all layers at once.

@@ -10,7 +10,7 @@ from kvjax.allocate.uniform import Uniform
 from kvjax.evidence import Evidence, Need
 from kvjax.select.ranking import keys, top
 from kvjax.stage import Allocator
-from kvjax.types import Number
+from kvjax.types import Layer, Number
 from kvjax.view import LayerView, Ranking
 
 
@@ -43,7 +43,7 @@ class Adaptive(Allocator):
     def needs(self) -> frozenset[Need]:
         return self.layers.needs
 
-    def at(self, layer: int) -> "Adaptive":
+    def at(self, layer: Layer) -> "Adaptive":
         return self.replace(layers=self.layers.at(layer))
 
     def check(self, model: Any, length: int, total: int) -> None:

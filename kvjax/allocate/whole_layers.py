@@ -9,6 +9,7 @@ from jaxtyping import Array, Int32
 from kvjax.allocate.uniform import Uniform, held
 from kvjax.evidence import Evidence, Need
 from kvjax.stage import Allocator
+from kvjax.types import Layer
 from kvjax.view import LayerView, Ranking
 
 
@@ -32,7 +33,7 @@ class WholeLayers(Allocator):
     def needs(self) -> frozenset[Need]:
         return self.allocate.needs
 
-    def at(self, layer: int) -> "WholeLayers":
+    def at(self, layer: Layer) -> "WholeLayers":
         return self.replace(allocate=self.allocate.at(layer))
 
     def check(self, model: Any, length: int, total: int) -> None:

@@ -12,7 +12,7 @@ from kvjax.encode.scored import scored_attention
 from kvjax.encode.values import OnHost
 from kvjax.kernels.codebook_scores import codebook_scores
 from kvjax.stage import Encoder
-from kvjax.types import Keys, table
+from kvjax.types import Keys, Layer, table
 
 #: Slots compared with the centroids at a time.
 _BLOCK = 256
@@ -66,7 +66,7 @@ class Codes(Encoder):
         """uint8 where that counts all centroids, else uint16."""
         return jnp.uint8 if self.codebook.shape[-2] <= 256 else jnp.uint16
 
-    def at(self, layer: int) -> "Codes":
+    def at(self, layer: Layer) -> "Codes":
         return self.replace(codebook=self.codebook[layer])
 
     def check(self, model: Any, length: int, total: int) -> None:

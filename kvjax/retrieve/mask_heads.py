@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from kvjax.retrieve.everything import Everything
 from kvjax.stage import Encoder, Retriever
-from kvjax.types import Queries, table
+from kvjax.types import Layer, Queries, table
 
 
 def silenced(x: Float[Array, "b h g t d"], mask: Bool[Array, " q"]) -> Float[Array, "b h g t d"]:
@@ -66,7 +66,7 @@ class MaskHeads(Retriever):
     padded = property(lambda self: self.inner.padded)
     needs = property(lambda self: self.inner.needs)
 
-    def at(self, layer: int) -> "MaskHeads":
+    def at(self, layer: Layer) -> "MaskHeads":
         return self.replace(mask=jnp.asarray(self.mask)[layer], inner=self.inner.at(layer))
 
     def check(self, model: Any, length: int, total: int) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.kernels.compact import first
 from kvjax.retrieve.clusters import Clusters
 from kvjax.select.ranking import top
 from kvjax.stage import Encoder
@@ -36,8 +37,7 @@ def waiting(state: Any, clusters: Clusters, real: Bool[Array, " b"]) -> tuple[In
     """
     pivot = np.array([p for _, _, p in clusters.satellites])
     flags = state.pending[:, pivot] & (state.held[:, pivot] >= state.room) & real[:, None]
-    order = jnp.argsort(~flags.reshape(-1), stable=True).astype(jnp.int32)
-    return order, flags.sum().astype(jnp.int32)
+    return first(flags.reshape(1, 1, -1))[0, 0], flags.sum().astype(jnp.int32)
 
 
 def deliver(cache: Any, encode: Encoder, clusters: Clusters, *, real: Bool[Array, " b"]) -> Any:

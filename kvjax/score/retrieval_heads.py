@@ -12,7 +12,7 @@ from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.window_scores import window_scores
 from kvjax.score.pool import AvgPool
 from kvjax.stage import Scorer
-from kvjax.types import Keys, Mask, Positions, Scores, table
+from kvjax.types import Keys, Layer, Mask, Positions, Scores, table
 from kvjax.view import LayerView
 
 
@@ -71,7 +71,7 @@ class RetrievalHeads(Scorer):
     def needs(self) -> frozenset[Need]:
         return frozenset({WindowQueries(self.window)})
 
-    def at(self, layer: int) -> "RetrievalHeads":
+    def at(self, layer: Layer) -> "RetrievalHeads":
         return self.replace(heads=jnp.asarray(self.heads)[layer])
 
     def check(self, model: Any, length: int, total: int) -> None:
