@@ -19,7 +19,8 @@ def keys(ranking: Ranking) -> UInt32[Array, "l b h n"]:
     Invalid slots lowest, then NaN scores, then scores in float order; protected slots above every score, the later position
     first among themselves, so that a budget below the protected count keeps the most recent.
     """
-    scores = ranking.scores.astype(jnp.float32) + 0.0  # -0.0 and 0.0 tie
+    scores = ranking.scores.astype(jnp.float32)
+    scores = jnp.where(scores == 0, 0.0, scores)  # -0.0 and 0.0 tie
     bits = lax.bitcast_convert_type(scores, jnp.uint32)
     ordered = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(0x80000000))
     ordered = jnp.where(jnp.isnan(scores), jnp.uint32(_NAN), jnp.maximum(ordered, _NAN + 1))
