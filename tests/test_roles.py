@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -42,11 +43,14 @@ def test_hc3_tables():
     assert roles.counts(tables["role"]) == dict(anchor=1, volatile=1, pivot=1, satellite=2)
 
 
+important = jax.jit(lambda rows: roles.important(rows, 4, AvgPool(3)))
+
+
 @given(st.integers(0, 2**20), st.integers(2, 5), st.integers(1, 6))
 @settings(max_examples=10, deadline=None)
 def test_measures_are_the_transcription(seed, h, steps):
     rows = np.random.default_rng(seed).dirichlet(np.full(16, 0.3), size=(2, steps + 1, h)).astype(np.float32)
-    sets = roles.important(jnp.asarray(rows), 4, AvgPool(3))
+    sets = important(jnp.asarray(rows))
     overlaps = np.asarray(roles.overlap(sets[:, 1:], sets[:, :1]))[:, :, None]
     np.testing.assert_allclose(roles.stability(overlaps)[0], hc.stability(rows, 4, 3), atol=1e-6)
     pairs = np.asarray(roles.pairwise(sets))[:, :, None]
