@@ -103,7 +103,7 @@ def _after_reading(read, cache: KVCache):
     return read, cache.replace(k=k, v=v, pos=pos)
 
 
-def _fold(policy: Policy, old: Any, block: StepBlock) -> Any:
+def _fold(policy: Policy, old: ev.Evidence, block: StepBlock) -> ev.Evidence:
     """A layer's evidence after the step; what is not carried is of the step alone."""
     carried = ev.observe(old, block)
     return carried.replace(data={**carried.data, **{n.key: n.now(block) for n in policy.score.needs if not n.carried}})

@@ -215,8 +215,7 @@ class PivotRefresh(Retriever):
         i = jnp.arange(state.reference.shape[-1], dtype=jnp.int32)
         rows = jnp.take(cache.k, cache.start[layer, :, h][:, None] + i, axis=0, mode="clip")
         decode = lambda e, x: e.decode(x, state.queries.dtype)  # noqa: E731
-        layers = tuple(sorted({at for at, _ in self.clusters.pivots}))
-        keys = of_head(decode, encode, rows, layers=layers, layer=layer, head=h, heads=self.clusters.shape[1])
+        keys = of_head(decode, encode, rows, layer=layer, head=h, heads=self.clusters.shape[1])
         return keys, i < state.held[:, p][:, None]
 
 

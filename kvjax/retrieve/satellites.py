@@ -17,17 +17,16 @@ from kvjax.stage import Encoder
 _BLOCK = 256
 
 
-def of_head(f: Callable, encode: Encoder, x: Array, *, layers: tuple, layer: Any, head: Any, heads: int) -> Array:
+def of_head(f: Callable, encode: Encoder, x: Array, *, layer: Any, head: Any, heads: int) -> Array:
     """f(encode.at(layer), x [b h n ...]) of one head's x [b n ...], with a traced layer and head.
 
-    An encoder with tables is one branch a layer, for all `heads`; one without needs neither.
+    An encoder with tables is run for all `heads`; one without, for the one.
     """
-    if encode.at(layers[0]) is encode:
+    mine = encode.at(layer)
+    if mine is encode:
         return f(encode, x[:, None])[:, 0]
     wide = jnp.broadcast_to(x[:, None], (x.shape[0], heads, *x.shape[1:]))
-    branches = [lambda wide, at=at: f(encode.at(at), wide) for at in layers]
-    out = lax.switch(jnp.searchsorted(jnp.asarray(layers), layer), branches, wide)
-    return lax.dynamic_index_in_dim(out, head, 1, keepdims=False)
+    return lax.dynamic_index_in_dim(f(mine, wide), head, 1, keepdims=False)
 
 
 def waiting(state: Any, clusters: Clusters, real: Bool[Array, " b"]) -> tuple[Int32[Array, " bm"], Int32[Array, ""]]:
@@ -70,8 +69,7 @@ def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, m
     """One satellite's prompt slots, block by block."""
     state, room = cache.retrieval, cache.retrieval.room[row, member]
     here, there = cache.start[layer, row, head], cache.start[layer, row, pivot]
-    layers = tuple(sorted({at for at, _, _ in clusters.satellites}))
-    one = dict(layers=layers, layer=layer, head=head, heads=clusters.shape[1])
+    one = dict(layer=layer, head=head, heads=clusters.shape[1])
 
     def block(j, pools):
         k, v, pos = pools

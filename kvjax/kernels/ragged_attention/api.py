@@ -90,14 +90,14 @@ def ragged_scores(
 
 def log_denominator(scores: Float32[Array, "b h g t n"]) -> Float32[Array, "b h g t"]:
     """log Σ_n exp(scores), -inf where a query sees nothing."""
-    high = jnp.maximum(scores.max(-1), -1e30)
+    high = jnp.maximum(scores.max(-1), xla.LOW)
     total = jnp.exp(scores - high[..., None]).sum(-1)
     return jnp.where(total > 0, high + jnp.log(jnp.where(total > 0, total, 1.0)), -jnp.inf)
 
 
 def probabilities(scores: Float32[Array, "b h g t n"], lse: Float32[Array, "b h g t"]) -> Float32[Array, "b h g t n"]:
     """exp(scores - lse), zero where a query sees nothing."""
-    return jnp.exp(scores - jnp.maximum(lse, -1e30)[..., None])
+    return jnp.exp(scores - jnp.maximum(lse, xla.LOW)[..., None])
 
 
 def _check(q, k, v, pos, start, length, q_pos, window) -> None:
