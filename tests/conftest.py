@@ -58,6 +58,10 @@ def ids_of(length: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, 128, length).tolist()
 
 
+#: An allocator or a selector as `compress` calls it, compiled once a shape: (stage, ranking, slots).
+run_stage = jax.jit(lambda stage, ranking, slots: stage(ranking, slots))
+
+
 @pytest.fixture(scope="session")
 def prompt() -> list[int]:
     return ids_of(90)

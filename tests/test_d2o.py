@@ -28,14 +28,12 @@ from kvjax.score import AccumulatedAttention
 from kvjax.select import HeavyRecent, TopK
 from kvjax.view import LayerView, Ranking
 from models import llama
-from tests.conftest import ids_of, toy_config
+from tests.conftest import ids_of, run_stage, toy_config
 from tests.reference import d2o as reference
 from tests.reference.attention import attention_rows
 from tests.reference.softmax import softmax
 
 PROMPT, STEPS = 90, 64
-#: A stage as `compress` calls it, compiled once a shape.
-run = jax.jit(lambda stage, ranking, slots: stage(ranking, slots))
 WEIGHTS = {SoftmaxWeights(): reference.softmax_weights, ScatterMean(): reference.scatter_mean, Average(): reference.average}
 DENSITY = {LayersMinMax(): reference.layers_minmax, HeadsMinMax(): reference.heads_minmax, Raw(): reference.raw}
 SHARES = {
@@ -289,7 +287,7 @@ def ranking_of(lengths, layers, n, seed=0):
 def test_layer_budgets_follow_the_transcription(density, shares):
     lengths, total = (200, 131), (50, 44)
     ranking, c = ranking_of(lengths, 5, 200)
-    budget = run(AttentionVariance(shares=shares, density=density), ranking, jnp.asarray(total, jnp.int32))
+    budget = run_stage(AttentionVariance(shares=shares, density=density), ranking, jnp.asarray(total, jnp.int32))
     for row, (n, mean) in enumerate(zip(lengths, total, strict=True)):
         measured = np.stack([reference.variances(layer[row, ..., :n]).reshape(-1) for layer in c])
         want = reference.layer_budgets(SHARES[shares](DENSITY[density](measured)), 5 * mean, n)
@@ -303,7 +301,7 @@ def test_layer_budgets_sum_exactly(length, share, seed):
     ranking, _ = ranking_of([length], 4, 96, seed)
     total = max(1, int(length * share))
     for allocate in (AttentionVariance(), AttentionVariance(density=Raw()), AttentionVariance(density=Raw(), shares=Reciprocal())):
-        budget = np.asarray(run(allocate, ranking, jnp.asarray([total], jnp.int32)))
+        budget = np.asarray(run_stage(allocate, ranking, jnp.asarray([total], jnp.int32)))
         assert budget.sum() == 4 * 2 * total and budget.max() <= length
         assert budget.min() >= min(total, max(6, length // 100), length)
 
@@ -330,7 +328,7 @@ def test_selection_follows_the_transcription(budget, ratio, sinks, seed):
     select = HeavyRecent(sinks=sinks, heavy_share=share)
     view = LayerView(k=None, v=None, pos=pos[0], valid=pos[0] >= 0, length=jnp.full(1, n, jnp.int32), stats={})
     ranking = Ranking(scores=wide(s, jnp.float32), protected=select.protected(view, slots[0])[None], valid=pos >= 0, pos=pos)
-    keep = np.flatnonzero(run(select, ranking, slots)[0, 0, 0])
+    keep = np.flatnonzero(run_stage(select, ranking, slots)[0, 0, 0])
     np.testing.assert_array_equal(keep, reference.kept(s, *reference.split(budget, share), sinks))
 
 

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from kvjax import allocate, select
 from kvjax.select.ranking import keys, top
 from kvjax.view import Ranking
+from tests.conftest import run_stage
 from tests.reference.adaptive import adaptive
 from tests.reference.top_k import top_k
-
-#: A stage as `compress` calls it, compiled once a shape.
-run = jax.jit(lambda stage, ranking, slots: stage(ranking, slots))
 
 
 def ranking_of(scores, protected=None, valid=None, pos=None):
@@ -33,7 +31,7 @@ def test_top_k_is_the_reference(scores, budget, sinks, recent):
     i = np.arange(12)
     protected = (i < sinks) | (i >= 12 - recent)
     ranking = ranking_of([[[scores]]], protected=protected)
-    keep = run(select.TopK(), ranking, jnp.asarray([[[budget]]], jnp.int32))
+    keep = run_stage(select.TopK(), ranking, jnp.asarray([[[budget]]], jnp.int32))
     want = top_k(np.asarray(scores) + 0.0, min(max(budget, 1), 12), protected)
     np.testing.assert_array_equal(np.flatnonzero(keep[0, 0, 0]), want)
 
@@ -48,7 +46,8 @@ def test_zeros_tie_whatever_their_sign_in_a_compiled_program():
 @given(st.lists(numbers, min_size=12, max_size=12), st.integers(1, 12), st.integers(1, 12))
 def test_invalid_slots_are_never_kept(scores, used, budget):
     valid = np.arange(12) < used
-    keep = np.asarray(run(select.TopK(), ranking_of([[[scores]]], valid=valid), jnp.asarray([[[budget]]], jnp.int32)))[0, 0, 0]
+    ranking = ranking_of([[[scores]]], valid=valid)
+    keep = np.asarray(run_stage(select.TopK(), ranking, jnp.asarray([[[budget]]], jnp.int32)))[0, 0, 0]
     assert keep.sum() == min(budget, used) and not keep[used:].any()
 
 
@@ -63,7 +62,7 @@ def test_nan_scores_rank_below_every_number_but_above_padding():
 def test_scaling_scores_changes_nothing():
     scores = np.random.default_rng(0).normal(size=(1, 1, 2, 50)).astype(np.float32)
     budget = jnp.full((1, 1, 2), 17, jnp.int32)
-    a, b = (run(select.TopK(), ranking_of(s), budget) for s in (scores, 4.0 * scores))
+    a, b = (run_stage(select.TopK(), ranking_of(s), budget) for s in (scores, 4.0 * scores))
     np.testing.assert_array_equal(a, b)
 
 
@@ -72,16 +71,14 @@ def test_scaling_scores_changes_nothing():
 def test_adaptive_budgets_are_the_reference_and_exact(seed, budget, alpha):
     rng = np.random.default_rng(seed)
     scores = rng.integers(0, 6, (2, 1, 3, 24)).astype(np.float32) + (seed % 2) * rng.random((2, 1, 3, 24), np.float32)
-    got = np.asarray(run(allocate.Adaptive(alpha=alpha), ranking_of(scores), jnp.asarray([budget], jnp.int32)))
+    got = np.asarray(run_stage(allocate.Adaptive(alpha=alpha), ranking_of(scores), jnp.asarray([budget], jnp.int32)))
     assert (got.sum((1, 2)) == 3 * budget).all() and (got >= 1).all()
     want = [adaptive(layer[0], budget, alpha=alpha) for layer in scores]
     np.testing.assert_array_equal(got[:, 0], want)
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.sampled_from([1, 2, 3, 5, 12, 30, 32]), st.integers(1, 300), st.integers(1, 400), st.integers(1, 30), st.integers(1, 40)
-)  # fmt: skip
+@given(st.integers(1, 32), st.integers(1, 300), st.integers(1, 400), st.integers(1, 30), st.integers(1, 40))
 def test_pyramid_totals_are_exact(layers, budget, length, beta, window):
     ranking = ranking_of(np.zeros((layers, 1, 2, 400)), valid=np.arange(400) < length)
     got = np.asarray(allocate.Pyramid(beta=beta, window=window)(ranking, jnp.asarray([min(budget, length)], jnp.int32)))
@@ -96,12 +93,12 @@ def test_pyramid_totals_are_exact(layers, budget, length, beta, window):
 def test_pyramid_worked_example(n, want):
     """E15 with exact totals: L = 4, b = 24, W = 4, beta = 20 (the release's floor form sums to 84 - 80 more at n = 100)."""
     ranking = ranking_of(np.zeros((4, 1, 1, n)))
-    got = run(allocate.Pyramid(beta=20, window=4), ranking, jnp.asarray([min(24, n)], jnp.int32))
+    got = run_stage(allocate.Pyramid(beta=20, window=4), ranking, jnp.asarray([min(24, n)], jnp.int32))
     assert np.asarray(got)[:, 0, 0].tolist() == want
 
 
 def test_pyramid_of_one_layer_is_uniform():
-    got = run(allocate.Pyramid(beta=20, window=4), ranking_of(np.zeros((1, 1, 2, 100))), jnp.asarray([24], jnp.int32))
+    got = run_stage(allocate.Pyramid(beta=20, window=4), ranking_of(np.zeros((1, 1, 2, 100))), jnp.asarray([24], jnp.int32))
     assert np.asarray(got).tolist() == [[[24, 24]]]
 
 
@@ -109,9 +106,9 @@ def test_adaptive_worked_example():
     """E17: base 2, safeguard alpha 0.5 keeps head 0: 0, 1, 2 and head 1: 0."""
     scores = [[[[0.9, 0.8, 0.7, 0.1], [0.3, 0.2, 0.06, 0.05]]]]
     ranking = ranking_of(scores)
-    budget = run(allocate.Adaptive(alpha=0.5), ranking, jnp.asarray([2], jnp.int32))
+    budget = run_stage(allocate.Adaptive(alpha=0.5), ranking, jnp.asarray([2], jnp.int32))
     assert np.asarray(budget)[0, 0].tolist() == [3, 1]
-    keep = np.asarray(run(select.TopK(), ranking, budget))[0, 0]
+    keep = np.asarray(run_stage(select.TopK(), ranking, budget))[0, 0]
     assert [np.flatnonzero(row).tolist() for row in keep] == [[0, 1, 2], [0]]
-    uniform = run(allocate.Adaptive(alpha=1.0), ranking, jnp.asarray([2], jnp.int32))
+    uniform = run_stage(allocate.Adaptive(alpha=1.0), ranking, jnp.asarray([2], jnp.int32))
     assert np.asarray(uniform)[0, 0].tolist() == [2, 2]

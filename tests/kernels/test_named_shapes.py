@@ -1,4 +1,4 @@
-"""Every implementation that runs anywhere, over every named shape, against float64; `append` and `compact` have theirs."""
+"""Every implementation that runs anywhere, over every named shape, against float64; the other operations' files have theirs."""
 
 import jax.numpy as jnp
 import pytest
