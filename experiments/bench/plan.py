@@ -21,7 +21,7 @@ def plan(decoder: Any, policy: Policy, *, length: int, new: int, dtype: str, car
     card = weights + tables + cache + step: what `kvjax.decode` needs once the prompt's own cache is let go. The cache's parts are
     those of `compress(pre, policy, room=...)` to the byte: the pool's size class, the rows encoders make, the stores' homes, the
     retriever's state, by the same code run on shapes. `step` is what XLA's compilation for this machine takes beside its operands
-    for one layer, with a layer's activations and the logits.
+    for all layers' caches, with a layer's activations and the logits.
 
     Args:
         decoder: from `decoder_of`.   policy: with tables of this model's shape.

@@ -1,4 +1,4 @@
-"""A decode step that is not run: what XLA's compilation of one layer's append, attention and eviction takes."""
+"""A decode step that is not run: what XLA's compilation of every layer's append and attention, and of the eviction after them, takes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from kvjax.step import Spec, run_tokens
 
 @dataclass(frozen=True)
 class Weightless:
-    """A decoder whose one layer's heads are given: what is left of a step is what the cache costs."""
+    """A decoder whose layers' heads are given: what is left of a step is what the cache costs."""
 
     windows: tuple
 
@@ -28,13 +28,13 @@ class Weightless:
 
 
 def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -> int:
-    """Bytes of temporaries of one token's append, attention and eviction in one layer, as XLA compiles them for this machine."""
+    """Bytes of temporaries of one token's append, attention and eviction in all layers, as XLA compiles them for this machine."""
     g, d, h = decoder.groups, decoder.head_dim, decoder.heads
     cap = cache.padding(policy)
     policies, form = jax.tree.flatten(policy)
     of = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
     heads = dict(q=of(1, h, g, 1, d), k=of(1, h, 1, d), v=of(1, h, 1, d), q_raw=of(1, h, g, 1, d))
-    params = {"x": of(1, 1, decoder.config.width), "layers": [heads]}
+    params = {"x": of(1, 1, decoder.config.width), "layers": [heads] * decoder.layers}
 
     def step(params, policies, leaves):
         policy = jax.tree.unflatten(form, policies)

@@ -42,7 +42,7 @@ def test_a_planned_cache_is_what_is_allocated(name, budget, lm, pre):
     assert {part: device[part] for part in held} == held
 
 
-@pytest.mark.parametrize("name", ["snapkv", slow("d2o"), slow("full")])
+@pytest.mark.parametrize("name", ["snapkv", "d2o", slow("full")])
 def test_the_rest_of_a_plan_is_what_is_allocated(name, lm, prompt):
     policy = policy_of(name)
     found = plan(lm.decoder, policy, length=len(prompt), new=NEW, dtype="float32", card=1)
