@@ -1,10 +1,14 @@
 """Eviction while decoding against slow simulations: the first layer's queries and keys do not depend on what is evicted."""
 
+from dataclasses import replace
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kvjax
+from kvjax.evict import group
 from kvjax.score import AccumulatedAttention, AllMean, NoPool, Recency, WindowAttention
 from kvjax.select import TopK
 from tests.conftest import ids_of
@@ -139,3 +143,15 @@ def test_a_block_longer_than_the_room_between_evictions_stays_in_its_region(lm, 
                 kept = read.kept(layer)[row][h]
                 assert len(kept) >= 40 and kept[:4].tolist() == [0, 1, 2, 3]
                 assert kept[4:].tolist() == list(range(end - len(kept) + 4, end))
+
+
+@pytest.mark.parametrize("name", ["h2o", "d2o"])
+def test_layers_cut_one_by_one_are_cut_as_all_at_once(name, lm, monkeypatch):
+    policy, ids = getattr(kvjax.methods, name)(budget=BUDGET), ids_of(PROMPT + 6, 3)
+    assert group.together(3, 128) == 3 and group.together(32, 1 << 18) == 4 and group.together(7, 1 << 19) == 1
+    all_at_once = run(lm, ids, policy)
+    monkeypatch.setattr(group, "AT_ONCE", 1)
+    decoder = replace(lm.decoder, config=replace(lm.decoder.config, max_positions=1023))  # another program
+    one_by_one = run(lm.replace(decoder=decoder), ids, policy)
+    for x, y in zip(jax.tree.leaves(all_at_once), jax.tree.leaves(one_by_one), strict=True):
+        np.testing.assert_array_equal(x, y)

@@ -1,4 +1,4 @@
-"""A decode step that is not run: what XLA's compilation of every layer's append and attention, and of the eviction after them, takes."""
+"""A decode step that is not run: what XLA takes for every layer's append and attention, and the eviction after them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 import kvjax
-from experiments.bench.model_shapes import SHAPES, decoder_of
+from experiments.bench.model_shapes import SHAPES, decoder_of, serving
 from experiments.bench.plan import cache_bytes, coded, plan
 from experiments.bench.planned_cache import planned
 from experiments.bench.planned_step import step_temporaries
@@ -89,6 +89,14 @@ def test_a_step_takes_what_its_scores_do(lm):
     scores = 4 * 2 * 2 * 4096  # float32, KV heads, query heads of each, padded slots
     assert sizes["full", 8000] == sizes["full", 4000]
     assert 2 * scores <= sizes["hcattention", 8000] - sizes["hcattention", 4000] <= 20 * scores
+
+
+def test_an_evicting_step_takes_a_small_part_of_a_long_cache():
+    """Layers are ranked some at a time: sixty bytes a slot of all of them would be an eighth of such a cache."""
+    decoder, policy = serving(decoder_of("llama3-8b"), 131_072 + NEW), kvjax.methods.streaming_llm(budget=0.25)
+    cache = planned(decoder, policy, 131_072, new=NEW, dtype=jnp.bfloat16)
+    step = step_temporaries(decoder, policy, cache, jnp.dtype("bfloat16"))
+    assert step <= 0.025 * sum(cache_bytes(cache)[0].values())
 
 
 def test_planning_allocates_nothing():

@@ -1,0 +1,8 @@
+"""Eviction while decoding: score what is held, choose what stays, fill the holes. Nothing is moved that need not move.
+
+After the last layer, many layers at once: no layer reads what another holds, and what is done once is compiled once.
+"""
+
+from kvjax.evict.passes import evict
+
+__all__ = ["evict"]

@@ -1,0 +1,85 @@
+"""Layers that are cut together, and what stages see of each of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Bool, Int32
+
+from kvjax.cache import KVCache
+from kvjax.evidence import Evidence
+
+#: Padded slots that are ranked at once: some sixty bytes each are alive while they are.
+AT_ONCE = 1 << 20
+
+
+@struct.dataclass
+class Stacked:
+    """The evidence of several layers: its leaves stacked, and the structure of one layer's."""
+
+    leaves: list[Any]
+    form: Any = struct.field(pytree_node=False)
+
+    @classmethod
+    def of(cls, seen: Sequence[Evidence]) -> "Stacked":
+        return cls(leaves=list(map(_stack, *map(jax.tree.leaves, seen))), form=jax.tree.structure(seen[0]))
+
+    def unstacked(self) -> Evidence:
+        """Inside a loop over layers: the evidence of one."""
+        return jax.tree.unflatten(self.form, self.leaves)
+
+
+@struct.dataclass
+class Group:
+    """Consecutive layers of a cache.
+
+    Attributes:
+        layers: their indices, traced.
+        seen: their evidence.
+        due: the heads that are to be cut.
+        start, budget: first slot and budget of their regions.
+        slots, valid: pool slots of their regions padded to one width, and which of them are in use.
+    """
+
+    layers: Int32[Array, " l"]
+    seen: Stacked
+    due: Bool[Array, "l b h"]
+    start: Int32[Array, "l b h"]
+    budget: Int32[Array, "l b h"]
+    slots: Int32[Array, "l b h n"]
+    valid: Bool[Array, "l b h n"]
+
+    def each(self, f: Callable, *xs: Any) -> Any:
+        """f(layer, evidence, x, ...) of every layer, stacked: a loop, whose body is compiled once."""
+        return lax.map(lambda at: f(at[0], at[1].unstacked(), *at[2:]), (self.layers, self.seen, *xs))
+
+
+def group(cache: KVCache, seen: Stacked, due: Bool[Array, "l b h"], *, first: Any, count: int, cap: int) -> Group:
+    """`count` layers from `first` on; regions are padded to `cap` slots."""
+    some = lambda x: lax.dynamic_slice_in_dim(x, first, count)  # noqa: E731
+    i, start, length = jnp.arange(cap, dtype=jnp.int32), some(cache.start), some(cache.length)
+    return Group(
+        layers=first + jnp.arange(count, dtype=jnp.int32),
+        seen=jax.tree.map(some, seen),
+        due=some(due),
+        start=start,
+        budget=some(cache.budget),
+        slots=start[..., None] + i,
+        valid=i < length[..., None],
+    )
+
+
+def together(layers: int, slots: int) -> int:
+    """Layers in a group, if each holds so many padded slots: a divisor of all, so that one program cuts every group."""
+    return max(n for n in range(1, layers + 1) if layers % n == 0 and (n == 1 or n * slots <= AT_ONCE))
+
+
+def _stack(*x: Array) -> Array:
+    """`jnp.stack`, each part written when it is there: concatenated, all of them would be held twice."""
+    out = jnp.zeros((len(x), *x[0].shape), x[0].dtype)
+    for i, part in enumerate(x):
+        out = out.at[i].set(part)
+    return out

@@ -1,0 +1,54 @@
+"""What a region loses merged into what it keeps, and the slots that changed written back."""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Int32
+
+from kvjax.cache import KVCache
+from kvjax.evict.choose import Choice
+from kvjax.evict.group import Group
+from kvjax.evict.reader import Reader, zeros
+from kvjax.kernels.compact import first, rewrite
+from kvjax.view import LayerView
+
+
+def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCache:
+    """Every layer's lost slots merged into its kept ones, one layer after the other; what is not due costs nothing."""
+
+    def one(i, cache):
+        layer, memory = group.layers[i], {name: x[group.layers[i]] for name, x in cache.memory.items()}
+        slots, used, keep, scores = (x[i] for x in choice)
+
+        def merged(cache):
+            view = reader.view(cache, layer, slots, used)
+            new, left = reader.policy.merge.at(layer)(view, keep, scores, memory)
+            return _changed(view, new, keep, slots=slots, encode=reader.encode.at(layer)), left
+
+        rows, left = lax.cond(group.due[i].any(), merged, lambda cache: (zeros(merged, cache)[0], memory), cache)
+        cache = _write(cache, rows)
+        return cache.replace(memory={name: x.at[layer].set(left[name]) for name, x in cache.memory.items()})
+
+    return lax.fori_loop(0, len(group.layers), one, cache)
+
+
+def _changed(view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode):
+    """The kept slots that merging changed, first in their region's list: (slots, stored keys, values, count)."""
+    differs = lambda old, new: (old != new).any(-1)  # noqa: E731
+    touched = keep & (differs(view.k, merged.k) | differs(view.v, merged.v))
+    order = first(touched)
+    sort = lambda x: jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 3)), 2)  # noqa: E731
+    return sort(slots), sort(encode.encode(merged.k)), sort(merged.v), touched.sum(-1).astype(jnp.int32)
+
+
+def _write(cache: KVCache, rows) -> KVCache:
+    """Merged keys and values in their slots."""
+    slots, k, v, count = rows
+    if cache.values.home == "device":
+        return cache.replace(**rewrite({"k": cache.k, "v": cache.v}, {"k": k, "v": v}, slots, count))
+    where = listed(slots, count, cache.slots)
+    return cache.replace(k=rewrite(cache.k, k, slots, count), v=cache.values.put(cache.v, where, v.reshape(-1, v.shape[-1])))
+
+
+def listed(x: Int32[Array, "b h n"], count: Int32[Array, "b h"], size: int) -> Int32[Array, " r"]:
+    """Every region's list in one, with all but its first `count` entries pointing nowhere (dropped when written)."""
+    return jnp.where(jnp.arange(x.shape[-1]) < count[..., None], x, size).reshape(-1)
