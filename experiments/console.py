@@ -1,9 +1,9 @@
 """What the commands share at the terminal: consoles, a progress bar, one-line complaints, machine-readable output."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -41,6 +41,18 @@ def progress() -> Progress:
         console=err,
         speed_estimate_period=3600,  # rows come in batches: the rate of the last half minute would say nothing
     )
+
+
+def stages(bar: Progress) -> Callable[[str, int, int], None]:
+    """A bar for each stage, shown when it begins."""
+    lines: dict[str, Any] = {}
+
+    def report(stage: str, done: int, total: int) -> None:
+        if stage not in lines:
+            lines[stage] = bar.add_task(stage, total=total)
+        bar.update(lines[stage], completed=done)
+
+    return report
 
 
 def write_json(path: Path | None, payload: Mapping) -> None:

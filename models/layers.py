@@ -10,6 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int32
 
 from kvjax.attend import Heads
+from kvjax.kernels.linear import linear as multiply
 from models.config import DecoderConfig
 
 
@@ -21,13 +22,7 @@ def linear(
     dtype: Any = None,
 ) -> Float[Array, "*rows o"]:
     """Return x @ weight.T + bias, weight (out, in) as Hugging Face stores it; `dtype` of the sums, x's where None."""
-    rows = x.reshape(-1, x.shape[-1])
-    single = rows.shape[0] == 1 and weight.dtype.itemsize == 2
-    if single:
-        # for one row XLA on CPU first copies the whole 16-bit weight to float32 (97 ms against 10): give it two
-        rows = jnp.pad(rows, ((0, 1), (0, 0)))
-    y = lax.dot_general(rows, weight, (((1,), (1,)), ((), ())), preferred_element_type=dtype or x.dtype)
-    y = (y[:1] if single else y).reshape(*x.shape[:-1], weight.shape[0])
+    y = multiply(x.reshape(-1, x.shape[-1]), weight, dtype=dtype).reshape(*x.shape[:-1], weight.shape[0])
     return y if bias is None else y + bias
 
 

@@ -5,16 +5,31 @@ from typing import Any
 
 import kvjax
 from experiments.calibrate.hcattention import DEFAULTS, calibrate
+from experiments.console import progress, stages
 from experiments.tasks.text import haystack
-from kvjax.calibrate.artefact import load, save
+from kvjax.calibrate.artefact import Artefact, built_in, load, resolve, save
 from kvjax.home import cache_folder
 
 
 def fitted(lm: Any, *, groups: int, centroids: int, shared: bool = False) -> Any:
-    """HCAttention with tau = 1 over codebooks of this size, fitted now if they have not been fitted before."""
-    name = f"{Path(lm.name).name}-g{groups}-c{centroids}" + ("-shared" if shared else "")
+    """HCAttention with tau = 1 over codebooks of this size: built-in ones, else the kept ones, else fitted now and kept."""
+    settings = DEFAULTS | dict(groups=groups, centroids=centroids, shared=shared)
+    return kvjax.methods.hcattention(artefact=_built_in(lm, settings) or _kept(lm, settings), tau=1.0)
+
+
+def _built_in(lm: Any, settings: dict[str, Any]) -> Artefact | None:
+    """The library's own codebooks of this model, if they are of this size."""
+    name = Path(lm.name).name
+    if f"{name}/hcattention" not in built_in():
+        return None
+    found = resolve(name, "hcattention", lm)
+    return found if found.settings == settings | dict(seed=0) else None
+
+
+def _kept(lm: Any, settings: dict[str, Any]) -> Artefact:
+    name = "{}-g{groups}-c{centroids}".format(Path(lm.name).name, **settings) + ("-shared" if settings["shared"] else "")
     folder = cache_folder() / "codebooks" / name
     if not folder.exists():
-        settings = DEFAULTS | dict(groups=groups, centroids=centroids, shared=shared)
-        save(calibrate(lm, haystack(), settings, seed=0, progress=lambda *_: None), folder)
-    return kvjax.methods.hcattention(artefact=load(folder, "hcattention", lm), tau=1.0)
+        with progress() as bar:
+            save(calibrate(lm, haystack(), settings, seed=0, progress=stages(bar)), folder)
+    return load(folder, "hcattention", lm)

@@ -1,14 +1,14 @@
 """`kvjax calibrate`: measure once what a method needs to know of a model, and keep it as an artefact."""
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from experiments.calibrate import find, names
-from experiments.console import JsonFile, ModelName, TextFile, err, out, progress, write_json
+from experiments.console import JsonFile, ModelName, TextFile, err, out, progress, stages, write_json
 from experiments.tasks.text import haystack
 
 
@@ -37,7 +37,7 @@ def calibrate(
     if lm.tokenizer is None:
         raise ValueError(f"{model} has no tokenizer, and calibration reads text: load a folder with tokenizer.json")
     with progress() as bar:
-        artefact = calibration.calibrate(lm, source, settings, seed=seed, progress=_report(bar))
+        artefact = calibration.calibrate(lm, source, settings, seed=seed, progress=stages(bar))
     save(artefact, folder)
     out.print(f"{artefact.origin} in {folder}", markup=False)
     write_json(json_file, {"out": str(folder), "origin": artefact.origin, **artefact.header})
@@ -68,15 +68,3 @@ def _of_type(key: str, text: str, kind: type) -> Any:
     if type(value) is not kind:
         raise ValueError(f"--set {key}: expected {kind.__name__}, got {text!r}")
     return value
-
-
-def _report(bar: Any) -> Callable[[str, int, int], None]:
-    """A bar for each stage, shown when it begins."""
-    lines: dict[str, Any] = {}
-
-    def report(stage: str, done: int, total: int) -> None:
-        if stage not in lines:
-            lines[stage] = bar.add_task(stage, total=total)
-        bar.update(lines[stage], completed=done)
-
-    return report

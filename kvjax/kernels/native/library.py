@@ -21,11 +21,9 @@ import numpy as np
 
 from kvjax.home import cache_folder
 
-SOURCES = ("attention.cc", "codebook.cc", "selection.cc", "values.cc")
-CALLS = tuple(
-    f"kvjax_{name}"
-    for name in ("ragged_attention", "ragged_scores", "gather_attention", "codebook_scores", "select_mass", "weighted_values")
-)
+SOURCES = ("attention.cc", "codebook.cc", "linear.cc", "selection.cc", "values.cc")
+_OPERATIONS = "ragged_attention ragged_scores gather_attention codebook_scores linear select_mass weighted_values"
+CALLS = tuple(f"kvjax_{name}" for name in _OPERATIONS.split())
 #: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
 

@@ -1,0 +1,79 @@
+"""Every implementation of rows times weights against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from kvjax.kernels.linear import api, linear
+from kvjax.kernels.linear.native import MOST_ROWS
+from kvjax.kernels.linear.shapes import SHAPES
+from tests.decode_loop import unchecked
+
+IMPLEMENTATIONS = (*api.IMPLEMENTATIONS, "native")
+
+
+def make(rows, inputs, outputs, dtype="float32"):
+    rng = np.random.default_rng(rows * inputs + outputs)
+    return tuple(jnp.asarray(rng.normal(size=(n, inputs)), dtype) for n in (rows, outputs))
+
+
+def check(impl, *shape, dtype="float32"):
+    x, weight = make(*shape, dtype=dtype)
+    right = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+    np.testing.assert_allclose(linear(x, weight, dtype=jnp.float32, impl=impl), right, atol=2e-6 * max(1, np.abs(right).max()))
+
+
+#: Outputs that are no multiple of four, or of an item's; one, some and many rows; more channels than the first-level cache has.
+CASES = {
+    "one of each": (1, 16, 1),
+    "one row": (1, 48, 203),
+    "three rows": (3, 64, 130),
+    "tiles and what is left": (MOST_ROWS - 1, 1552, 59),
+    "whole tiles": (12, 576, 64),
+    "one row behind tiles": (7, 2064, 33),
+}
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("case", CASES)
+def test_matches_numpy(impl, dtype, case):
+    check(impl, *CASES[case], dtype=dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_named_shapes(impl, name):
+    shape = SHAPES[name]
+    check(impl, shape.rows, shape.inputs, shape.outputs)
+
+
+def test_a_row_is_what_it_is_alone():
+    x, weight = make(MOST_ROWS, 576, 192)
+    rows = [linear(x[i : i + 1], weight, impl="native") for i in range(MOST_ROWS)]
+    np.testing.assert_array_equal(linear(x, weight, impl="native"), jnp.concatenate(rows))
+
+
+@pytest.mark.parametrize("impl", [None, *IMPLEMENTATIONS])
+def test_the_result_has_the_dtype_asked_for(impl):
+    x, weight = make(2, 32, 8, dtype="bfloat16")
+    assert linear(x, weight, impl=impl).dtype == jnp.bfloat16
+    assert linear(x, weight, dtype=jnp.float32, impl=impl).dtype == jnp.float32
+
+
+def test_gradients_of_a_single_row_flow():
+    x, weight = make(1, 32, 8)
+    loss = lambda impl: lambda x, weight: (linear(x, weight, impl=impl) ** 2).sum()  # noqa: E731
+    for mine, right in zip(*(jax.grad(loss(impl), (0, 1))(x, weight) for impl in (None, "reference")), strict=True):
+        np.testing.assert_allclose(mine, right, rtol=1e-4, atol=1e-4)
+
+
+def test_refusals_say_why():
+    with unchecked(), pytest.raises(ValueError, match=r"x must be \[r, i\]"):
+        linear(*make(1, 32, 8)[:1], jnp.ones((8, 31)))
+    with pytest.raises(ValueError, match=f"takes 1 to {MOST_ROWS} rows, got {MOST_ROWS + 1}"):
+        linear(*make(MOST_ROWS + 1, 32, 8), impl="native")
+    with pytest.raises(ValueError, match="multiple of 16"):
+        linear(*make(1, 40, 8), impl="native")
