@@ -19,8 +19,8 @@ app = typer.Typer(help="Measure speed and agreement with the peers; one benchmar
 app.command("parity")(bench_answers.parity)
 app.command("peer-scores")(bench_answers.peer_scores)
 app.command("plan")(plan)
-for command in (bench_kernels.attention, bench_kernels.growth, bench_kernels.scores, bench_kernels.gather, bench_kernels.gpu):
-    app.command(command.__name__)(command)
+for command in ("attention", "linear", "growth", "scores", "gather", "gpu"):
+    app.command(command)(getattr(bench_kernels, command))
 app.command("compile")(bench_kernels.compile_step)
 
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of context.")]

@@ -1,4 +1,4 @@
-"""`kvjax bench attention | growth | scores | gather | gpu | compile`: single kernels over named shapes, and the step's compiler."""
+"""`kvjax bench attention | linear | growth | scores | gather | gpu | compile`: single kernels, and the step's compiler."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from experiments.commands.bench_output import Rounds, measuring, show
-from experiments.console import Dtype, JsonFile
+from experiments.console import Dtype, JsonFile, ModelName
 from experiments.policies import parse_budget, parse_policy
 
 Impl = Annotated[str | None, typer.Option(help="Implementation; default: the library's choice.")]
@@ -25,6 +25,23 @@ def attention(
     found = named(ALL, shapes)
     with measuring("attention", 3 * len(found) * (rounds + 1)) as done:
         result = bench(found, dtype, rounds, impl=impl, done=done)
+    show(result, json_file)
+
+
+def linear(
+    model: ModelName = "smollm2-135m",
+    rows: Annotated[str, typer.Option(help="Comma-separated batch sizes.")] = "1,2,4,8,16",
+    impls: Annotated[str, typer.Option(help="Comma-separated implementations.")] = "native,xla",
+    rounds: Rounds = 15, dtype: Dtype = "float32", json_file: JsonFile = None,
+) -> None:  # fmt: skip
+    """All projections of a model for a few rows, beside a plain sum of the weights."""
+    import models
+    from experiments.bench.linear import linear as bench
+
+    sizes, names = [int(n) for n in rows.split(",")], impls.split(",")
+    lm = models.load(model, dtype=dtype)
+    with measuring("linear", len(sizes) * (len(names) + 1) * (rounds + 1)) as done:
+        result = bench(lm, sizes, rounds, impls=names, done=done)
     show(result, json_file)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import kvjax
 from experiments import bench
-from experiments.bench import beside, growth
+from experiments.bench import beside, growth, linear
 from experiments.policies import parse_policy
 from experiments.tasks import needle
 from tests.conftest import toy_config
@@ -28,6 +28,13 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert cell["bytes"] == 8 * 2 * 3 * 819 * 64 * 4 and cell["seconds"]["ragged"]["count"] == 2
     code, _, err = cli("bench", "attention", "--shapes", "gpt-2")
     assert code == 2 and "smollm2 kept" in err
+
+
+def test_linear_reads_every_weight(talker):
+    result = linear.linear(talker, [1, 3], 2, impls=["native", "xla"])
+    assert str(sum(x.nbytes for x in jax.tree.leaves(talker.params) if x.ndim == 2)) in result["shape"]
+    assert {rows: set(cell["seconds"]) for rows, cell in result["cells"].items()} == dict.fromkeys("13", {"native", "xla", "sum"})
+    assert all(cell["share_of_plain_sum"]["native"] > 0 for cell in result["cells"].values())
 
 
 def test_growth_fits_a_line():

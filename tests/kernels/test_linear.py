@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvjax.kernels.linear import api, linear
-from kvjax.kernels.linear.native import MOST_ROWS
+from kvjax.kernels.linear.native import FEW_ROWS, MOST_ROWS
 from kvjax.kernels.linear.shapes import SHAPES
 from tests.decode_loop import unchecked
 
@@ -24,14 +24,18 @@ def check(impl, *shape, dtype="float32"):
     np.testing.assert_allclose(linear(x, weight, dtype=jnp.float32, impl=impl), right, atol=2e-6 * max(1, np.abs(right).max()))
 
 
-#: Outputs that are no multiple of four, or of an item's; one, some and many rows; more channels than the first-level cache has.
+#: Outputs that are no multiple of a register's or of an item's; rows that fill registers, some of one, and none.
 CASES = {
     "one of each": (1, 16, 1),
     "one row": (1, 48, 203),
     "three rows": (3, 64, 130),
-    "tiles and what is left": (MOST_ROWS - 1, 1552, 59),
-    "whole tiles": (12, 576, 64),
-    "one row behind tiles": (7, 2064, 33),
+    "two groups of rows": (FEW_ROWS, 2064, 33),
+    "part of a register": (FEW_ROWS + 1, 576, 131),
+    "a register and a few rows": (20, 64, 50),
+    "a register and part of one": (25, 48, 7),
+    "whole registers": (48, 576, 64),
+    "most rows": (MOST_ROWS, 80, 59),
+    "one less": (MOST_ROWS - 1, 1552, 30),
 }
 
 
@@ -50,9 +54,10 @@ def test_named_shapes(impl, name):
     check(impl, shape.rows, shape.inputs, shape.outputs)
 
 
-def test_a_row_is_what_it_is_alone():
-    x, weight = make(MOST_ROWS, 576, 192)
-    rows = [linear(x[i : i + 1], weight, impl="native") for i in range(MOST_ROWS)]
+@pytest.mark.usefixtures("native")
+def test_a_row_of_a_few_is_what_it_is_alone():
+    x, weight = make(FEW_ROWS, 576, 192)
+    rows = [linear(x[i : i + 1], weight, impl="native") for i in range(FEW_ROWS)]
     np.testing.assert_array_equal(linear(x, weight, impl="native"), jnp.concatenate(rows))
 
 

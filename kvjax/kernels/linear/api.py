@@ -22,7 +22,7 @@ def linear(
     Args:
         x: rows.   weight: (out, in), as Hugging Face stores it; its dtype and x's may differ.
         dtype: of the result; None: x's.
-        impl: a key of IMPLEMENTATIONS or "native" (CPU, a few rows: reads 16-bit weights as they are); None chooses by platform.
+        impl: a key of IMPLEMENTATIONS or "native" (CPU, up to 64 rows: reads 16-bit weights as they are); None chooses by platform.
 
     Raises:
         ValueError: shapes that do not fit, an implementation that is unknown or cannot run here.

@@ -1,10 +1,12 @@
-"""A few rows times a weight matrix on a CPU in C++: every weight is read once, in the order and in the dtype it lies in memory."""
+"""Rows of a decode step times a weight matrix on a CPU in C++: every weight is read once, in the dtype it has in memory."""
 
 from kvjax.kernels import native
 from kvjax.kernels.ragged_attention.native import KINDS
 
-#: Beyond these a product is bound by arithmetic, and XLA's has the better one.
-MOST_ROWS = 16
+#: Beyond these XLA's product is the faster one.
+MOST_ROWS = 64
+#: Up to these a row's result is, to the bit, what it is alone.
+FEW_ROWS = 8
 #: Numbers in the widest register.
 REGISTER = 16
 

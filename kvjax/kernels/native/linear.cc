@@ -6,58 +6,80 @@
 namespace kvjax {
 namespace {
 
-// Up to this many rows a product is bound by memory, and weights are read as they lie there; beyond, by arithmetic.
-constexpr int64_t FEW_ROWS = 4;
-// Rows and weights multiplied side by side: their sums fill the registers, 24 of 32 or 8 of 16.
-constexpr int ROWS = WIDTH == 16 ? 6 : 2, WEIGHTS = 4;
-// Channels of ROWS rows that the first-level cache holds beside the weights.
-constexpr int64_t CHANNELS = 1024;
-// Bytes, and outputs at least, of the weights of one item: the second-level cache holds them until all rows have had them.
-constexpr int64_t ITEM = 1 << 16, OUTPUTS = 16;
+// Up to this many rows (native.py's too) a product is bound by memory, and weights are multiplied a register at a time, as they lie
+// there. Beyond, by arithmetic: a lane is a row then, and each weight is multiplied with registers of rows.
+constexpr int64_t FEW_ROWS = 8;
+// Registers of rows side by side at most, and the weights they are multiplied with: their sums are most of all registers.
+constexpr int MOST = WIDTH == 16 ? 4 : 2;
+constexpr int weights_beside(int vectors) { return vectors == 4 || WIDTH < 16 ? 6 : 8; }
+// Channels, a divisor of all, after which the next weights are sent for: a cache line of float32.
+constexpr int64_t CHANNELS = 16;
+// Bytes of the weights of one item: the second-level cache holds them until all rows have had them.
+constexpr int64_t ITEM = 1 << 16;
 
-// out[r * stride + j] += x_r . w_j over `width` channels for R rows and WEIGHTS weights.
-template <int R, class T>
-inline void tile(const float* x, const T* w, int64_t d, int64_t width, float* out, int64_t stride) {
-  Vec added[R][WEIGHTS] = {};
-  for (int64_t c = 0; c < width; c += WIDTH) {
-    Vec weights[WEIGHTS];
-    for (int j = 0; j < WEIGHTS; ++j) weights[j] = held(load(w + j * d + c));
-    for (int r = 0; r < R; ++r) {
-      const Vec row = held(load(x + r * d + c));
-      for (int j = 0; j < WEIGHTS; ++j) added[r][j] += row * weights[j];
+// Rows as lanes: channel after channel, whole registers of rows. Up to FEW_ROWS beyond the last whole one are left out; more fill
+// one up with zeros.
+struct Lanes {
+  int64_t rows, d, lanes;
+  std::unique_ptr<float[]> numbers;
+
+  Lanes(const float* x, int64_t all, int64_t d) : rows(all % WIDTH > FEW_ROWS ? all : all - all % WIDTH), d(d) {
+    lanes = (rows + WIDTH - 1) / WIDTH * WIDTH;
+    numbers.reset(new float[d * lanes]());
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < d; ++c) numbers[c * lanes + r] = x[r * d + c];
+  }
+};
+
+// sum_c x_c w_jc of V registers of rows and J weights, d apart -> out[row * stride + j]; `later` weights are sent for meanwhile.
+template <int V, int J, class T>
+inline void block(const Lanes& x, int64_t row, const float* w, const T* later, float* out, int64_t stride) {
+  Vec added[J][V] = {};
+  const float* from = x.numbers.get() + row;
+  for (int64_t c = 0; c < x.d; c += CHANNELS) {
+    if (later)
+      for (int j = 0; j < J; ++j) __builtin_prefetch(later + j * x.d + c);
+#pragma GCC unroll 4
+    for (int64_t i = c; i < c + CHANNELS; ++i, from += x.lanes) {
+      Vec rows[V];
+      for (int v = 0; v < V; ++v) rows[v] = held(load(from + v * WIDTH));
+      for (int j = 0; j < J; ++j) {
+        const Vec weight = all(w[j * x.d + i]);
+        for (int v = 0; v < V; ++v) added[j][v] += weight * rows[v];
+      }
     }
   }
-  for (int r = 0; r < R; ++r) {
-    const Quad found = unaligned<Quad>(out + r * stride) + sums(added[r][0], added[r][1], added[r][2], added[r][3]);
-    std::memcpy(out + r * stride, &found, sizeof(found));
-  }
+  for (int v = 0; v < V; ++v)
+    for (int lane = 0; lane < WIDTH && row + v * WIDTH + lane < x.rows; ++lane)
+      for (int j = 0; j < J; ++j) out[(row + v * WIDTH + lane) * stride + j] = added[j][v][lane];
 }
 
-// The next weights on their way while these are multiplied: four streams at once are not looked ahead along.
+// J weights as float32: where they lie, or converted into `room`.
+inline const float* widened(const float* w, int64_t, float*) { return w; }
 template <class T>
-inline void fetch(const T* w, int64_t d, int64_t width) {
-  for (int j = 0; j < WEIGHTS; ++j)
-    for (int64_t c = 0; c < width; c += 64 / int64_t(sizeof(T))) __builtin_prefetch(w + j * d + c);
+inline const float* widened(const T* w, int64_t count, float* room) {
+  numbers(w, count, room);
+  return room;
 }
 
-template <int R, class T>
-void block(const float* x, const T* w, int64_t d, int64_t width, int64_t n, bool first, float* out, int64_t stride) {
-  for (int64_t o = 0; o < n; o += WEIGHTS) {
-    if (first && o + WEIGHTS < n) fetch(w + (o + WEIGHTS) * d, d, width);
-    tile<R>(x, w + o * d, d, width, out + o, stride);
+template <int V, int J, class T>
+void outputs(const Lanes& x, int64_t row, const T* w, int64_t n, float* room, float* out, int64_t stride) {
+  int64_t o = 0;
+  for (; o + J <= n; o += J) {
+    const T* later = row == 0 && o + 2 * J <= n ? w + (o + J) * x.d : nullptr;
+    block<V, J>(x, row, widened(w + o * x.d, J * x.d, room), later, out + o, stride);
   }
+  for (; o < n; ++o) block<V, 1, T>(x, row, widened(w + o * x.d, x.d, room), nullptr, out + o, stride);
 }
 
-// Many rows times n weights, a multiple of WEIGHTS; out is zero before.
-template <class T>
-void many_rows(const float* x, int64_t rows, int64_t d, const T* w, int64_t n, float* out, int64_t stride) {
-  for (int64_t c = 0; c < d; c += CHANNELS) {
-    const int64_t width = std::min(CHANNELS, d - c);
-    int64_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS) block<ROWS>(x + r * d + c, w + c, d, width, n, r == 0, out + r * stride, stride);
-    for (; r + 2 <= rows; r += 2) block<2>(x + r * d + c, w + c, d, width, n, r == 0, out + r * stride, stride);
-    if (r < rows) block<1>(x + r * d + c, w + c, d, width, n, r == 0, out + r * stride, stride);
+template <int V, class T>
+void rows_from(const Lanes& x, int64_t row, const T* w, int64_t n, float* room, float* out, int64_t stride) {
+  if constexpr (V > 1) {
+    if (row + V * WIDTH > x.lanes) return rows_from<V - 1>(x, row, w, n, room, out, stride);
   }
+  if (row + V * WIDTH > x.lanes) return;
+  outputs<V, weights_beside(V)>(x, row, w, n, room, out, stride);
+  rows_from<V>(x, row + V * WIDTH, w, n, room, out, stride);
 }
 
 template <class T>
@@ -67,12 +89,14 @@ void few_rows(const float* x, int64_t rows, int64_t d, const T* w, int64_t n, fl
   });
 }
 
+// All rows times n weights.
 template <class T>
-void item(const float* x, int64_t rows, int64_t d, const T* w, int64_t n, float* out, int64_t stride) {
-  const int64_t tiled = rows > FEW_ROWS ? n - n % WEIGHTS : 0;
-  for (int64_t r = 0; r < rows && tiled; ++r) std::fill_n(out + r * stride, tiled, 0.0f);
-  if (tiled) many_rows(x, rows, d, w, tiled, out, stride);
-  if (tiled < n) few_rows(x, rows, d, w + tiled * d, n - tiled, out + tiled, stride);
+void item(const float* x, int64_t rows, const Lanes& lanes, const T* w, int64_t n, float* out, int64_t stride) {
+  if (lanes.rows) {
+    std::unique_ptr<float[]> room(new float[sizeof(T) < 4 ? 8 * lanes.d : 0]);
+    rows_from<MOST>(lanes, 0, w, n, room.get(), out, stride);
+  }
+  few_rows(x + lanes.rows * lanes.d, rows - lanes.rows, lanes.d, w, n, out + lanes.rows * stride, stride);
 }
 
 ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::Result<F32<2>> out) {
@@ -80,12 +104,13 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight,
   std::unique_ptr<float[]> wide(new float[rows * d]);
   const auto error = by_type(x, [&](auto type) { numbers(data<decltype(type)>(x), rows * d, wide.get()); });
   if (error.failure()) return error;
+  const Lanes lanes(wide.get(), rows, d);
   return by_type(weight, [&](auto type) {
     const auto* weights = data<decltype(type)>(weight);
-    const int64_t some = std::max(OUTPUTS, ITEM / (d * int64_t(sizeof(type))) / WEIGHTS * WEIGHTS);
+    const int64_t some = std::max<int64_t>(24, ITEM / (d * int64_t(sizeof(type))) / 24 * 24);  // of 8 and of 6
     each_item(pool, (outputs + some - 1) / some, [&](int64_t i) {
       const int64_t first = i * some, n = std::min(some, outputs - first);
-      item(wide.get(), rows, d, weights + first * d, n, out->typed_data() + first, outputs);
+      item(wide.get(), rows, lanes, weights + first * d, n, out->typed_data() + first, outputs);
     });
   });
 }

@@ -90,7 +90,8 @@ inline Vec held(Vec x) {
 }
 
 inline void store(float* to, const Vec& x) { std::memcpy(to, &x, sizeof(Vec)); }
-inline Vec all(float x) { return Vec{} + x; }
+// Less zero, which compilers leave out; plus zero they must not, because of -0.
+inline Vec all(float x) { return x - Vec{}; }
 
 #if defined(__clang__)
 #define KVJAX_PICK(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
