@@ -40,10 +40,12 @@ def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
 
 
 def _answer(lm: Any, task: Any, pre: Any, example: Example, *, group: list[Named], trace: bool) -> Iterator[tuple]:
-    caches, facts, seen = [], [], []
+    caches, facts, seen, judged = [], [], [], None
     for cell in group:
         began = time.perf_counter()
-        cache = jax.block_until_ready(kvjax.compress(pre, cell.policy))
+        if judged is None or not judged.serves(pre, cell.policy):  # cells of one scorer follow each other; the first pays for it
+            judged = kvjax.judge(pre, cell.policy)
+        cache = jax.block_until_ready(kvjax.compress(pre, cell.policy, judged=judged))
         facts.append({"seconds_compress": time.perf_counter() - began} | _bytes(lm, pre, cache))
         seen.append(traces.of_cache(cache, pre.lengths[0]) if trace else None)
         caches.append(cache)

@@ -6,7 +6,7 @@ In the order of the data path: `prefill` a prompt once, `compress` it with any n
 from kvjax import allocate, encode, evidence, merge, methods, retrieve, score, select
 from kvjax.blocks import Blocks, Exact
 from kvjax.cache import KVCache
-from kvjax.compress import compress
+from kvjax.compress import compress, judge
 from kvjax.decode import Decoded, Extended, decode, extend, stream
 from kvjax.generate import generate
 from kvjax.layout import stack
@@ -20,6 +20,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AfterPrefill", "Blocks", "Decoded", "Every", "Exact", "Extended", "Greedy", "KVCache", "Policy", "Prefilled", "Sample",
-    "WhenFull", "allocate", "compress", "decode", "encode", "evidence", "extend", "generate", "load_prefilled", "merge",
+    "WhenFull", "allocate", "compress", "decode", "encode", "evidence", "extend", "generate", "judge", "load_prefilled", "merge",
     "methods", "prefill", "retrieve", "save_prefilled", "score", "select", "stack", "stream",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Compress: plan on the device, read a few integers back, pack what stays into a ragged pool."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -75,8 +76,7 @@ def _everything(scores, length):
     return keep, keep.sum(-1).astype(jnp.int32)
 
 
-@jax.jit
-def _store_rows(merger, encode, k, v, stats, length, scores, keep):
+def _rows(merger, encode, k, v, stats, length, scores, keep):
     """One layer as it will be stored (key rows, values, positions, statistics), and the merger's memory."""
     n = jnp.broadcast_to(jnp.arange(k.shape[2], dtype=jnp.int32), k.shape[:3])
     memory = {name: jnp.full(k.shape[0], jnp.nan, jnp.float32) for name in merger.memory}
@@ -84,10 +84,17 @@ def _store_rows(merger, encode, k, v, stats, length, scores, keep):
         valid = n < length[:, None, None]
         view, memory = merger(LayerView(k=k, v=v, pos=n, valid=valid, length=length, stats=stats), keep, scores, memory)
         k, v = view.k, view.v
-    return jax.tree.map(lambda x: x[0], (encode.encode(k), v, n, stats)), memory
+    return jax.tree.map(lambda x: x[0], dict(k=encode.encode(k), v=v, pos=n, stats=stats)), memory
 
 
 @partial(jax.jit, donate_argnames=("pools",))
+def _store_layer(merger, encode, pools, layer, keep, start):
+    """A layer's kept slots written into the pools, the rows of what has no pool here, and the merger's memory."""
+    rows, memory = _rows(merger, encode, keep=keep, **layer)
+    rest = {name: x for name, x in rows.items() if name not in pools}
+    return _pack_layer(pools, {name: rows[name] for name in pools}, keep, start), rest, memory
+
+
 def _pack_layer(pools, source, keep, start):
     """Write one layer's kept slots into the pools, in position order, block by block."""
     count = keep.sum(-1).astype(jnp.int32)[0]
@@ -118,7 +125,7 @@ def _put_layer(values, store, rows, keep, start):
     return values.put(store, slots.reshape(-1), rows.reshape(-1, rows.shape[-1]))
 
 
-def _check(pre: Prefilled, policy: Policy, reserve: Any) -> None:
+def _check(pre: Prefilled, policy: Policy) -> None:
     """Everything that can be wrong, before anything is traced."""
     if not isinstance(policy, Policy):
         raise TypeError(f"expected a kvjax policy such as kvjax.methods.snapkv(budget=256); got {policy!r}")
@@ -131,18 +138,49 @@ def _check(pre: Prefilled, policy: Policy, reserve: Any) -> None:
             f"{type(policy.score).__name__} reads {', '.join(map(str, lacking))}, which this prefill did not record "
             f"(it has {', '.join(map(str, pre.needs)) or 'nothing'}): run kvjax.prefill(lm, ids, needs=policy), or leave needs= out"
         )
-    if reserve is not None:
-        check_budget(reserve)
 
 
-def _decide(row: PrefilledRow, policy: Policy) -> Decision:
-    """Scores, statistics, keep masks, counts and budgets of one row."""
+@dataclass(frozen=True)
+class Judged:
+    """What a scorer and an allocator made of prompts, for every policy that has both.
+
+    Attributes:
+        pre: the prompts.   by: the scorer and the allocator.
+        rows: of each prompt: scores [l, 1, h, n], each layer's statistics, and what was measured [l, ...].
+    """
+
+    pre: Prefilled
+    by: tuple
+    rows: list[tuple]
+
+    def serves(self, pre: Prefilled, policy: Policy) -> bool:
+        """Whether it is of these prompts, by the policy's scorer and allocator."""
+        mine, wanted = (jax.tree.flatten(stages) for stages in (self.by, (policy.score, policy.allocate)))
+        return self.pre is pre and mine[1] == wanted[1] and all(map(np.array_equal, mine[0], wanted[0]))
+
+
+def judge(pre: Prefilled, policy: Policy) -> Judged:
+    """Score every slot, once for any number of budgets and selections: `compress(pre, policy, judged=...)`.
+
+    Raises:
+        TypeError, ValueError: as `compress`.
+    """
+    _check(pre, policy)
+    return Judged(pre=pre, by=(policy.score, policy.allocate), rows=[_judge_row(row, policy) for row in pre.rows])
+
+
+def _judge_row(row: PrefilledRow, policy: Policy) -> tuple:
     judged = [
         _judge(policy.score.at(layer), policy.allocate.at(layer), k, v, row.length, seen)
         for layer, (k, v, seen) in enumerate(zip(row.k, row.v, row.evidence, strict=True))
     ]
     scores, stats, measured = zip(*judged, strict=True)
-    scores, measured = jnp.stack(scores), jax.tree.map(lambda *x: jnp.stack(x), *measured)
+    return jnp.stack(scores), list(stats), jax.tree.map(lambda *x: jnp.stack(x), *measured)
+
+
+def _decide(row: PrefilledRow, policy: Policy, judged: tuple) -> Decision:
+    """Keep masks, counts and budgets of one row, with its scores and statistics."""
+    scores, stats, measured = judged
     length = int(row.length[0])
     total = policy.total(length)
     asked = jnp.asarray([total], jnp.int32)
@@ -151,7 +189,7 @@ def _decide(row: PrefilledRow, policy: Policy) -> Decision:
         budget = jnp.full_like(budget, policy.budget)
     if not policy.when.after_prefill or total >= length:
         keep, count = _everything(scores, row.length)
-    return Decision(scores=scores, stats=list(stats), keep=keep, count=count, budget=budget, total=total)
+    return Decision(scores=scores, stats=stats, keep=keep, count=count, budget=budget, total=total)
 
 
 def _statistics(policy: Policy) -> tuple[str, ...]:
@@ -168,7 +206,9 @@ def carried(rows: Sequence[Any], policy: Policy) -> tuple:
     return tuple(ev.concatenate([ev.restrict(e, wanted) for e in rows]) for rows in layers)
 
 
-def compress(pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | float | None = None) -> KVCache:
+def compress(
+    pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | float | None = None, judged: Judged | None = None
+) -> KVCache:
     """Keep what the policy keeps of a prefilled prompt, in a pool of just that size.
 
     Scores and budgets are planned on the device, the L·B·H integers read back, and the pool allocated at their sum, rounded up
@@ -179,24 +219,26 @@ def compress(pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | fl
         policy: what to keep.
         room: slots reserved per KV head for tokens to come; `decode` makes room by itself, this saves it a copy.
         reserve: a budget (same units) whose size class the pool gets at least, so that smaller budgets share one program.
+        judged: from `judge`, with a policy of the same scorer and allocator; None: judged here.
 
     Raises:
         TypeError, ValueError: not a policy, a budget out of range, evidence the prefill did not record, calibrated tables of
-            another model.
+            another model, a judgement of other prompts or by other stages.
     """
-    _check(pre, policy, reserve)
+    _check(pre, policy)
+    if reserve is not None:
+        check_budget(reserve)
+    if judged is not None and not judged.serves(pre, policy):
+        raise ValueError(f"judged are other prompts, or these by other stages than the policy's (by {judged.by}): use kvjax.judge")
     trim()
-    decided = [_decide(row, policy) for row in pre.rows]
+    judged = judged or judge(pre, policy)
+    decided = [_decide(row, policy, of_row) for row, of_row in zip(pre.rows, judged.rows, strict=True)]
     counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
     start, capacity, slots = plan_regions(counts + room, reserve_slots(pre, reserve, room))
     pools, memory = _pack(pre, policy, decided, start, slots)
-    k, v, pos, stats = pools
     lengths = jnp.concatenate([row.length for row in pre.rows])
     return KVCache(
-        k=k,
-        v=v,
-        pos=pos,
-        stats=stats,
+        **pools,
         start=jnp.asarray(start),
         length=jnp.asarray(counts, jnp.int32),
         capacity=jnp.asarray(capacity),
@@ -213,24 +255,22 @@ def compress(pre: Prefilled, policy: Policy, *, room: int = 0, reserve: int | fl
 
 def _pack(pre: Prefilled, policy: Policy, decided: list[Decision], start: np.ndarray, slots: int):
     """The pools (keys, values, positions, statistics) with every kept slot in its place, and the merger's memory [L, B]."""
-    k, v, pos, stats = empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
+    pools = dict(zip(("k", "v", "pos", "stats"), empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype), strict=True))
     values, memory = policy.encode.values, []
+    elsewhere = {} if values.home == "device" else {"v": pools.pop("v")}
     for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
+        stages = policy.merge.at(layer), policy.encode.at(layer)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
-            (k_rows, v_rows, n, kept_stats), remembered = _store_rows(
-                policy.merge.at(layer), policy.encode.at(layer), row.k[layer], row.v[layer],
-                {s: d.stats[layer][s] for s in _statistics(policy)}, row.length, d.scores[layer], d.keep[layer],
-            )  # fmt: skip
-            memory.append(remembered)
+            kept = {name: d.stats[layer][name] for name in _statistics(policy)}
+            dense = dict(k=row.k[layer], v=row.v[layer], stats=kept, length=row.length, scores=d.scores[layer])
             where = d.keep[layer], jnp.asarray(start[layer, r])
-            if values.home == "device":
-                k, v, pos, stats = _pack_layer((k, v, pos, stats), (k_rows, v_rows, n, kept_stats), *where)
-            else:
-                k, pos, stats = _pack_layer((k, pos, stats), (k_rows, n, kept_stats), *where)
-                v = values.adopt(_put_layer(values, v, v_rows, *where), v)
+            pools, rest, remembered = _store_layer(*stages, pools, dense, *where)
+            memory.append(remembered)
+            for name, x in rest.items():
+                elsewhere[name] = values.adopt(_put_layer(values, elsewhere[name], x, *where), elsewhere[name])
     shape = (pre.decoder.layers, len(pre.rows))
     memory = {name: jnp.stack([m[name][0] for m in memory]).reshape(shape) for name in policy.merge.memory}
-    return (k, v, pos, stats), memory
+    return pools | elsewhere, memory
 
 
 def empty_pools(decoder: Any, policy: Policy, slots: int, dtype: Any):

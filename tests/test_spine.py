@@ -172,3 +172,20 @@ def test_a_prefill_outlives_any_number_of_policies(lm, pre):
         kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=2, stop=())
     for a, b in zip(before, jax.tree.leaves(pre), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["adakv", "h2o", "hcattention"])
+def test_judging_once_serves_every_budget(name, pre):
+    judged = kvjax.judge(pre, policy_of(name, 0.5))
+    for policy in (policy_of(name, 0.25), policy_of(name, 0.5).replace(select=kvjax.select.TopK(sinks=2))):
+        alone, shared = kvjax.compress(pre, policy), kvjax.compress(pre, policy, judged=judged)
+        for x, y in zip(jax.tree.leaves(alone), jax.tree.leaves(shared), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_a_judgement_is_of_its_prompts_and_stages(lm, pre, prompt):
+    judged = kvjax.judge(pre, policy_of("snapkv"))
+    with pytest.raises(ValueError, match="by other stages than the policy's"):
+        kvjax.compress(pre, policy_of("knorm"), judged=judged)
+    with pytest.raises(ValueError, match="judged are other prompts"):
+        kvjax.compress(kvjax.prefill(lm, prompt), policy_of("snapkv"), judged=judged)

@@ -17,13 +17,14 @@ constexpr int64_t CHANNELS = 16;
 // Bytes of the weights of one item: the second-level cache holds them until all rows have had them.
 constexpr int64_t ITEM = 1 << 16;
 
-// Rows as lanes: channel after channel, whole registers of rows. Up to FEW_ROWS beyond the last whole one are left out; more fill
-// one up with zeros.
+// Rows as lanes: channel after channel, whole registers of rows. FEW_ROWS are left out, and so are as many beyond the last whole
+// register; more of them fill one up with zeros.
 struct Lanes {
   int64_t rows, d, lanes;
   std::unique_ptr<float[]> numbers;
 
-  Lanes(const float* x, int64_t all, int64_t d) : rows(all % WIDTH > FEW_ROWS ? all : all - all % WIDTH), d(d) {
+  Lanes(const float* x, int64_t count, int64_t d)
+      : rows(count <= FEW_ROWS ? 0 : count % WIDTH > FEW_ROWS ? count : count - count % WIDTH), d(d) {
     lanes = (rows + WIDTH - 1) / WIDTH * WIDTH;
     numbers.reset(new float[d * lanes]());
     for (int64_t r = 0; r < rows; ++r)
