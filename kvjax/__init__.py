@@ -6,9 +6,10 @@ In the order of the data path: `prefill` a prompt once, `compress` it with any n
 from kvjax import allocate, encode, evidence, merge, methods, retrieve, score, select
 from kvjax.blocks import Blocks, Exact
 from kvjax.cache import KVCache
-from kvjax.compress import compress, judge
+from kvjax.compress import compress
 from kvjax.decode import Decoded, Extended, decode, extend, stream
 from kvjax.generate import generate
+from kvjax.judge import judge
 from kvjax.layout import stack
 from kvjax.policy import Policy
 from kvjax.prefill import Prefilled, prefill

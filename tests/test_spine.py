@@ -189,3 +189,12 @@ def test_a_judgement_is_of_its_prompts_and_stages(lm, pre, prompt):
         kvjax.compress(pre, policy_of("knorm"), judged=judged)
     with pytest.raises(ValueError, match="judged are other prompts"):
         kvjax.compress(kvjax.prefill(lm, prompt), policy_of("snapkv"), judged=judged)
+
+
+@every_method
+def test_a_judgement_serves_no_method_of_other_stages(name, pre):
+    mine = policy_of(name)
+    judged = kvjax.judge(pre, mine)
+    for other in map(policy_of, METHODS):
+        same = repr((mine.score, mine.allocate)) == repr((other.score, other.allocate))
+        assert judged.serves(pre, other) == same, other

@@ -13,13 +13,13 @@ from models import weights
 
 
 def linear(
-    lm: Any, rows: Sequence[int], rounds: int, *, impls: Sequence[str | None], done: Callable = lambda count: None
+    lm: Any, rows: Sequence[int], rounds: int, *, impls: Sequence[str], done: Callable = lambda count: None
 ) -> dict[str, Any]:
     """Time all weight matrices of a model on random rows; a layer's come after each other, as in a decode step.
 
     Args:
         lm: the language model.   rows: batch sizes.   rounds: times each piece of work runs; medians are reported.
-        impls: implementations; None lets the library choose.
+        impls: implementations.
 
     Returns:
         conditions; seconds by rows and implementation, and of the sum; the sum's time over each one's.
@@ -32,15 +32,15 @@ def linear(
     return conditions("linear", str(matrices[0].dtype), f"{lm.name}, {weights.nbytes(matrices)} bytes") | {"cells": cells}
 
 
-def _measure(matrices: Sequence[jax.Array], rows: int, rounds: int, impls: Sequence[str | None], done: Callable) -> dict[str, Any]:
+def _measure(matrices: Sequence[jax.Array], rows: int, rounds: int, impls: Sequence[str], done: Callable) -> dict[str, Any]:
     inputs = {w.shape[1]: jax.random.normal(jax.random.key(0), (rows, w.shape[1]), w.dtype) for w in matrices}
-    work = {str(impl or "chosen"): _chain(matrices, inputs, impl) for impl in impls} | {"sum": _sum(matrices)}
+    work = {impl: _chain(matrices, inputs, impl) for impl in impls} | {"sum": _sum(matrices)}
     seconds = {name: summary(times) for name, times in interleaved(work, rounds, done=done).items()}
     share = {name: seconds["sum"]["median"] / times["median"] for name, times in seconds.items() if name != "sum"}
     return {"seconds": seconds, "share_of_plain_sum": share}
 
 
-def _chain(matrices: Sequence[jax.Array], inputs: dict[int, jax.Array], impl: str | None) -> Callable[[], Any]:
+def _chain(matrices: Sequence[jax.Array], inputs: dict[int, jax.Array], impl: str) -> Callable[[], Any]:
     def run(matrices, inputs):
         last = jnp.float32(0)
         for weight in matrices:  # each waits for the one before, as layers do

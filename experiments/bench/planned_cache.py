@@ -10,9 +10,10 @@ import numpy as np
 from kvjax.allocate.roles import RoleBudgets, role_budgets
 from kvjax.blocks import bucket
 from kvjax.cache import KVCache
-from kvjax.compress import carried, empty_pools
+from kvjax.compress import carried
 from kvjax.decode import power_of_two
 from kvjax.layout import plan_regions
+from kvjax.pack import empty_pools
 from kvjax.policy import Policy
 from kvjax.prefill import buffers
 
@@ -102,10 +103,10 @@ def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) 
 
 def _cache(decoder: Any, policy: Policy, row: Row, decided: Decided, slots: int) -> KVCache:
     """All of the cache but its regions; to be called while tracing."""
-    k, v, pos, stats = empty_pools(decoder, policy, slots, row.k[0].dtype)
+    pools = empty_pools(decoder, policy, slots, row.k[0].dtype)
     one, none = jnp.zeros(1, jnp.int32), jnp.zeros((1, 1, 1), jnp.int32)
     return KVCache(
-        k=k, v=v, pos=pos, stats=stats, start=none, length=none, capacity=none, budget=none, position=one, steps=one,
+        **pools, start=none, length=none, capacity=none, budget=none, position=one, steps=one,
         logits=jnp.zeros((1, decoder.vocab)),
         evidence=carried([row], policy),
         memory={name: jnp.zeros((decoder.layers, 1)) for name in policy.merge.memory},

@@ -52,24 +52,24 @@ class Group:
     slots: Int32[Array, "l b h n"]
     valid: Bool[Array, "l b h n"]
 
+    @classmethod
+    def of(cls, cache: KVCache, seen: Stacked, due: Bool[Array, "l b h"], *, first: Any, count: int, cap: int) -> "Group":
+        """`count` layers from `first` on; regions are padded to `cap` slots."""
+        some = lambda x: lax.dynamic_slice_in_dim(x, first, count)  # noqa: E731
+        i, start, length = jnp.arange(cap, dtype=jnp.int32), some(cache.start), some(cache.length)
+        return cls(
+            layers=first + jnp.arange(count, dtype=jnp.int32),
+            seen=jax.tree.map(some, seen),
+            due=some(due),
+            start=start,
+            budget=some(cache.budget),
+            slots=start[..., None] + i,
+            valid=i < length[..., None],
+        )
+
     def each(self, f: Callable, *xs: Any) -> Any:
         """f(layer, evidence, x, ...) of every layer, stacked: a loop, whose body is compiled once."""
         return lax.map(lambda at: f(at[0], at[1].unstacked(), *at[2:]), (self.layers, self.seen, *xs))
-
-
-def group(cache: KVCache, seen: Stacked, due: Bool[Array, "l b h"], *, first: Any, count: int, cap: int) -> Group:
-    """`count` layers from `first` on; regions are padded to `cap` slots."""
-    some = lambda x: lax.dynamic_slice_in_dim(x, first, count)  # noqa: E731
-    i, start, length = jnp.arange(cap, dtype=jnp.int32), some(cache.start), some(cache.length)
-    return Group(
-        layers=first + jnp.arange(count, dtype=jnp.int32),
-        seen=jax.tree.map(some, seen),
-        due=some(due),
-        start=start,
-        budget=some(cache.budget),
-        slots=start[..., None] + i,
-        valid=i < length[..., None],
-    )
 
 
 def together(layers: int, slots: int) -> int:

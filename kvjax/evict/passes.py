@@ -7,7 +7,7 @@ from jax import lax
 
 from kvjax.cache import KVCache
 from kvjax.evict.choose import choose, fold_stats, regions
-from kvjax.evict.group import Group, Stacked, group, together
+from kvjax.evict.group import Group, Stacked, together
 from kvjax.evict.merging import listed, merge
 from kvjax.evict.reader import Reader, zeros
 from kvjax.evidence import Evidence
@@ -27,7 +27,7 @@ def evict(policy: Policy, cache: KVCache, *, seen: Sequence[Evidence], cap: int,
     some = together(layers, b * h * cap)
 
     def cut(i, cache):
-        return _cut(reader, cache, group(cache, stacked, due, first=i * some, count=some, cap=cap))
+        return _cut(reader, cache, Group.of(cache, stacked, due, first=i * some, count=some, cap=cap))
 
     return lax.fori_loop(0, layers // some, cut, cache)
 

@@ -26,7 +26,7 @@ HAYSTACK = Haystack(TEXT, "toy")
 
 @pytest.fixture(scope="module")
 def plan():
-    cells = tuple(parse_policy(*cell) for cell in [("streaming_llm", 0.5), ("snapkv:window=8", 0.25), ("keydiff", 40)])
+    cells = tuple(parse_policy(*cell) for cell in [("streaming_llm", 0.5), ("keydiff", 40), ("snapkv:window=8", 0.25)])
     return sweep.Plan(((Answering(needle), "unseen"), (ppl, "-")), (420,), cells, prompts=2)
 
 
