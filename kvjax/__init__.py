@@ -7,7 +7,8 @@ from kvjax import allocate, encode, evidence, merge, methods, retrieve, score, s
 from kvjax.blocks import Blocks, Exact
 from kvjax.cache import KVCache
 from kvjax.compress import compress
-from kvjax.decode import Decoded, Extended, decode, extend, stream
+from kvjax.decode import Decoded, decode, stream
+from kvjax.extend import Extended, extend
 from kvjax.generate import generate
 from kvjax.judge import judge
 from kvjax.layout import stack

@@ -12,12 +12,11 @@ from flax import struct
 from jax import lax
 
 from kvjax.cache import KVCache
-from kvjax.checks import as_rows, check_new_tokens
-from kvjax.layout import resize
-from kvjax.policy import Policy, slots_of
+from kvjax.checks import check_new_tokens
+from kvjax.policy import Policy
+from kvjax.room import check_cache, make_room, power_of_two
 from kvjax.sample import Greedy
-from kvjax.step import Spec, run_tokens, step
-from kvjax.types import ALIGN, size_class
+from kvjax.step import Spec, step
 
 
 @struct.dataclass
@@ -37,58 +36,6 @@ class Decoded:
     logits: Any
     cache: KVCache
     info: dict
-
-
-@struct.dataclass
-class Extended:
-    """A cache that has read known tokens. logits: float32 [B, t, V], after each token, if asked for."""
-
-    cache: KVCache
-    logits: Any = None
-
-
-def power_of_two(n: int) -> int:
-    """n rounded up to a power of two, at least 64: the padding of a policy's view of `n` slots."""
-    return 1 << max(6, (int(n) - 1).bit_length())
-
-
-def make_room(
-    cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1, reserve: int | float | None = None
-) -> tuple[KVCache, int]:
-    """The cache with room for `new_tokens` more a head, fed `block` at a time, and the slots a policy's view is padded to.
-
-    A policy that evicts needs room only up to its next eviction. The padding is 0 where nothing needs a static bound.
-    """
-    length, budget = cache.lengths, np.asarray(cache.budget)
-    room = policy.when.room(new_tokens, block)
-    evicts, padded = policy.when.decoding, policy.padded
-    fullest = np.maximum(length, np.minimum(budget, length + new_tokens)) if evicts else length
-    capacity = np.minimum(fullest + room, length + new_tokens)
-    widest, slots = int(capacity.max()), 0
-    if reserve is not None:
-        most = slots_of(reserve, int(np.asarray(cache.position).max())) + new_tokens
-        widest, slots = max(widest, most), (most + ALIGN) * length.size
-    return resize(cache, capacity, slots), power_of_two(widest) if padded else 0
-
-
-def _check(lm, cache: KVCache, policy: Policy, new_tokens: int) -> None:
-    if not isinstance(policy, Policy):
-        raise TypeError(f"expected the policy the cache was made with; got {policy!r}")
-    if not isinstance(cache, KVCache):
-        raise TypeError(f"expected a KVCache from kvjax.compress; got {type(cache).__name__}")
-    if cache.start.shape[0] != lm.decoder.layers or cache.start.shape[2] != lm.decoder.heads:
-        raise ValueError(
-            f"the cache has {cache.start.shape[0]} layers of {cache.start.shape[2]} KV heads, "
-            f"the model {lm.decoder.layers} of {lm.decoder.heads}: it was made by another model"
-        )
-    if policy.when.decoding and not cache.evidence:
-        raise ValueError("this policy evicts while decoding, but the cache was compressed with one that does not: compress with it")
-    if cache.values != policy.encode.values:
-        raise ValueError(f"the cache holds values {cache.values}, the policy wants {policy.encode.values}: compress with it")
-    longest = int(np.asarray(cache.position).max()) + new_tokens
-    if longest > lm.decoder.max_positions:
-        limit = lm.decoder.max_positions
-        raise ValueError(f"{longest} tokens would exceed the model's context of {limit}: ask for fewer new tokens")
 
 
 @struct.dataclass
@@ -169,7 +116,7 @@ def decode(
         TypeError, ValueError: a cache or policy that does not fit, a context overrun, sampling without a key.
     """
     new = check_new_tokens(max_new_tokens)
-    _check(lm, cache, policy, new)
+    check_cache(lm, cache, policy, new)
     key = _key_for(sampler, key)
     roomy, cap = make_room(cache, policy, new, reserve=reserve)
     began = time.perf_counter()
@@ -197,7 +144,7 @@ def stream(
 ) -> Iterator[np.ndarray]:
     """As `decode`, one step at a time: yields the int32 [B] tokens of each step, as soon as they are there."""
     new = check_new_tokens(max_new_tokens)
-    _check(lm, cache, policy, new)
+    check_cache(lm, cache, policy, new)
     key = _key_for(sampler, key)
     cache, cap = make_room(cache, policy, new)
     spec, stops, rows = Spec.of(lm.decoder, policy, cap), _stops(lm, stop), cache.position
@@ -208,51 +155,3 @@ def stream(
         yield np.asarray(token)
         if not running.any():
             return
-
-
-@partial(jax.jit, static_argnames=("keep_logits",), donate_argnames=("cache",))
-def _read(spec: Spec, params, cache: KVCache, tokens, count, *, keep_logits: bool):
-    cache, x = run_tokens(spec, params, cache, tokens, count)
-    last = lambda x: jnp.take_along_axis(x, jnp.maximum(count - 1, 0)[:, None, None], 1)  # noqa: E731
-    every = spec.decoder.unembed(params, x) if keep_logits else None
-    logits = last(every) if keep_logits else spec.decoder.unembed(params, last(x))
-    return cache.replace(logits=jnp.where((count > 0)[:, None], logits[:, 0], cache.logits)), every
-
-
-def extend(
-    lm, cache: KVCache, ids: Any, policy: Policy, *, return_logits: bool = False, block: int = 512, reserve: Any = None
-) -> Extended:
-    """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
-
-    Each token attends to everything held and to the tokens before it. A policy that evicts while decoding evicts after each
-    block, not after each token: feed one token at a time (`block=1`) for its exact schedule.
-
-    Args:
-        ids: token ids, or a list of rows of them, one for each row of the cache; rows may differ in length.
-        return_logits: keep the logits after each token, float32 [B, t, V].
-        block: most tokens run at once (padded to a size class).
-        reserve: a budget whose size class the pool gets at least, as in `compress`.
-    """
-    rows = as_rows(ids)
-    if len(rows) != cache.position.shape[0]:
-        raise ValueError(f"the cache has {cache.position.shape[0]} rows; got tokens for {len(rows)}")
-    counts = np.array([len(r) for r in rows])
-    if counts.max() == 0:
-        return Extended(cache=cache)
-    _check(lm, cache, policy, int(counts.max()))
-    table = np.zeros((len(rows), int(counts.max())), np.int32)
-    for r, row in enumerate(rows):
-        table[r, : len(row)] = row
-    block = 1 if policy.retrieve.stepwise else block
-    cache, cap = make_room(cache, policy, table.shape[1], block=min(block, table.shape[1]), reserve=reserve)
-    logits = []
-    for at in range(0, table.shape[1], block):
-        part = table[:, at : at + block]
-        width = 1 if part.shape[1] == 1 else min(size_class(part.shape[1], steps=2), max(block, 2))
-        tokens = np.pad(part, ((0, 0), (0, width - part.shape[1])))
-        count = np.clip(counts - at, 0, part.shape[1]).astype(np.int32)
-        new, out = _read(Spec.of(lm.decoder, policy, cap), lm.params, cache, tokens, count, keep_logits=return_logits)
-        cache = new.adopted(cache)
-        if return_logits:
-            logits.append(out[:, : part.shape[1]])
-    return Extended(cache=cache, logits=jnp.concatenate(logits, 1) if return_logits else None)

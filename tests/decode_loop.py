@@ -10,6 +10,7 @@ import jaxtyping
 import numpy as np
 
 from kvjax.compress import compress
+from kvjax.room import make_room
 from kvjax.sample import Greedy
 from kvjax.step import Spec
 
@@ -18,7 +19,7 @@ decode = importlib.import_module("kvjax.decode")
 
 def operands(lm, pre, policy, slots: int):
     """Positional arguments of `decode._loop` for 16 tokens after `pre`, cut under the policy, the pool grown to `slots` slots."""
-    cache, cap = decode.make_room(compress(pre, policy), policy, 16)
+    cache, cap = make_room(compress(pre, policy), policy, 16)
     grown = lambda x: jax.device_put(jnp.zeros((slots, *x.shape[1:]), x.dtype), x.sharding)  # noqa: E731
     cache = jax.tree.map(lambda x: grown(x) if x.shape[:1] == (cache.slots,) else x, cache)
     rest = Greedy(), jax.random.key(0), decode._stops(lm, None), np.int32(16)

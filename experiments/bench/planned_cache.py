@@ -11,11 +11,11 @@ from kvjax.allocate.roles import RoleBudgets, role_budgets
 from kvjax.blocks import bucket
 from kvjax.cache import KVCache
 from kvjax.compress import carried
-from kvjax.decode import power_of_two
 from kvjax.layout import plan_regions
 from kvjax.pack import empty_pools
 from kvjax.policy import Policy
 from kvjax.prefill import buffers
+from kvjax.room import power_of_two
 
 
 @dataclass(frozen=True)

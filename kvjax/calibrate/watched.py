@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from kvjax.cache import KVCache
 from kvjax.calibrate.recorder import Recorder
 from kvjax.compress import compress
-from kvjax.decode import make_room
 from kvjax.methods.full import full
 from kvjax.prefill import Prefilled
+from kvjax.room import make_room
 from kvjax.step import Spec, step
 
 
