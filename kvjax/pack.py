@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from kvjax.policy import Policy
-from kvjax.prefill import Prefilled
+from kvjax.prefill import Prefilled, PrefilledRow
 from kvjax.types import BLOCK, position_dtype
 from kvjax.view import LayerView
 
@@ -21,15 +21,18 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
     values, memory = policy.encode.values, []
     elsewhere = {} if values.home == "device" else {"v": pools.pop("v")}
     for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
-        stages = policy.merge.at(layer), policy.encode.at(layer)
+        merger, encode = policy.merge.at(layer), policy.encode.at(layer)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
-            kept = {name: d.stats[layer][name] for name in _statistics(policy)}
-            dense = dict(k=row.k[layer], v=row.v[layer], stats=kept, length=row.length, scores=d.scores[layer])
-            where = d.keep[layer], jnp.asarray(start[layer, r])
-            pools, rest, remembered = _store_layer(*stages, pools, dense, *where)
-            memory.append(remembered)
-            for name, x in rest.items():
-                elsewhere[name] = values.adopt(_put_layer(values, elsewhere[name], x, *where), elsewhere[name])
+            view = _view(row, {name: d.stats[layer][name] for name in _statistics(policy)}, layer)
+            if merger.rewrites:
+                view, remembered = _merged(merger, view, d.keep, d.scores, np.int32(layer))
+                memory.append(remembered)
+            rows = dict(k=_encoded(encode, view.k) if encode.rewrites else view.k, v=view.v, pos=view.pos, stats=view.stats)
+            order, count = _order(d.keep, np.int32(layer))
+            pools = _write(pools, {name: rows[name] for name in pools}, order, count, start[layer, r])
+            for name in elsewhere:
+                stored = _put_layer(values, elsewhere[name], rows[name][0], d.keep[layer], start[layer, r])
+                elsewhere[name] = values.adopt(stored, elsewhere[name])
     shape = (pre.decoder.layers, len(pre.rows))
     memory = {name: jnp.stack([m[name][0] for m in memory]).reshape(shape) for name in policy.merge.memory}
     return pools | elsewhere, memory
@@ -49,45 +52,55 @@ def empty_pools(decoder: Any, policy: Policy, slots: int, dtype: Any) -> dict[st
     return dict(k=encode.keys(slots, d, dtype), v=v, pos=pos, stats=stats)
 
 
-def _rows(merger, encode, k, v, stats, length, scores, keep):
-    """One layer as it will be stored (key rows, values, positions, statistics), and the merger's memory."""
-    n = jnp.broadcast_to(jnp.arange(k.shape[2], dtype=jnp.int32), k.shape[:3])
-    memory = {name: jnp.full(k.shape[0], jnp.nan, jnp.float32) for name in merger.memory}
-    if merger.rewrites:
-        valid = n < length[:, None, None]
-        view, memory = merger(LayerView(k=k, v=v, pos=n, valid=valid, length=length, stats=stats), keep, scores, memory)
-        k, v = view.k, view.v
-    return jax.tree.map(lambda x: x[0], dict(k=encode.encode(k), v=v, pos=n, stats=stats)), memory
+def _view(row: PrefilledRow, stats: dict[str, Any], layer: int) -> LayerView:
+    """A prefilled layer with the statistics that will be stored."""
+    k = row.k[layer]
+    pos, valid = _places(row.length, k.shape[:3])
+    return LayerView(k=k, v=row.v[layer], pos=pos, valid=valid, length=row.length, stats=stats)
+
+
+@partial(jax.jit, static_argnames="shape")
+def _places(length, shape):
+    n = jnp.broadcast_to(jnp.arange(shape[2], dtype=jnp.int32), shape)
+    return n, n < length[:, None, None]
+
+
+@jax.jit
+def _merged(merger, view, keep, scores, layer):
+    """A layer after its merges, and the merger's memory."""
+    memory = {name: jnp.full(keep.shape[1], jnp.nan, jnp.float32) for name in merger.memory}
+    return merger(view, keep[layer], scores[layer], memory)
+
+
+@jax.jit
+def _encoded(encode, k):
+    return encode.encode(k)
+
+
+@jax.jit
+def _order(keep, layer):
+    """A layer's kept slots of each head in position order [h, n + BLOCK], and how many [h]; what is beyond them is arbitrary."""
+    ranks = jnp.cumsum(keep[layer, 0], -1, dtype=jnp.int32)
+    wanted = jnp.arange(1, keep.shape[-1] + 1, dtype=jnp.int32)
+    order = jax.vmap(partial(jnp.searchsorted, side="left"), (0, None))(ranks, wanted).astype(jnp.int32)
+    return jnp.pad(order, ((0, 0), (0, BLOCK))), ranks[:, -1]
 
 
 @partial(jax.jit, donate_argnames=("pools",))
-def _store_layer(merger, encode, pools, layer, keep, start):
-    """A layer's kept slots written into the pools, the rows of what has no pool here, and the merger's memory."""
-    rows, memory = _rows(merger, encode, keep=keep, **layer)
-    rest = {name: x for name, x in rows.items() if name not in pools}
-    return _pack_layer(pools, {name: rows[name] for name in pools}, keep, start), rest, memory
+def _write(pools, rows, order, count, start):
+    """Write one layer's kept slots into the pools, block by block. It compiles for every size of a pool, so it does little else."""
+    blocks = -(-count // BLOCK)
+    ends = jnp.cumsum(blocks)
 
+    def block(b, pools):
+        h = jnp.searchsorted(ends, b, side="right", method="compare_all")
+        i = (b - ends[h] + blocks[h]) * BLOCK
+        slots = lax.dynamic_slice(order, (h, i), (1, BLOCK))[0]
+        take = lambda x: x.at[0, h, slots].get(mode="clip")  # noqa: E731
+        put = lambda pool, x: lax.dynamic_update_slice_in_dim(pool, take(x).astype(pool.dtype), start[h] + i, 0)  # noqa: E731
+        return jax.tree.map(put, pools, rows)
 
-def _pack_layer(pools, source, keep, start):
-    """Write one layer's kept slots into the pools, in position order, block by block."""
-    count = keep.sum(-1).astype(jnp.int32)[0]
-    ranks = jnp.cumsum(keep[0], -1)
-    wanted = jnp.arange(1, keep.shape[-1] + 1)
-    order = jax.vmap(partial(jnp.searchsorted, side="left"), (0, None))(ranks, wanted).astype(jnp.int32)
-    order = jnp.pad(order, ((0, 0), (0, BLOCK)))
-
-    def region(h, pools):
-        def block(i, pools):
-            rows = lax.dynamic_slice(order, (h, i * BLOCK), (1, BLOCK))[0]
-            take = lambda x: jnp.take(lax.dynamic_index_in_dim(x, h, 0, False), rows, 0, mode="clip")  # noqa: E731
-            put = lambda pool, x: lax.dynamic_update_slice_in_dim(  # noqa: E731
-                pool, take(x).astype(pool.dtype), start[h] + i * BLOCK, 0
-            )
-            return jax.tree.map(put, pools, source)
-
-        return lax.fori_loop(0, -(-count[h] // BLOCK), block, pools)
-
-    return lax.fori_loop(0, keep.shape[1], region, pools)
+    return lax.fori_loop(0, ends[-1], block, pools)
 
 
 @partial(jax.jit, donate_argnames=("store",), static_argnames=("values",))

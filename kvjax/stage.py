@@ -102,6 +102,8 @@ class Encoder(Stage):
 
     #: Where values live.
     values: Any = None
+    #: False where keys are stored as they are, but for their dtype.
+    rewrites: ClassVar[bool] = True
     #: Whether attention needs a static bound on the slots of a region.
     padded: bool = False
 

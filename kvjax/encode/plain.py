@@ -1,6 +1,6 @@
 """Keys and values stored as they are, in the model's dtype or another."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -15,6 +15,8 @@ from kvjax.types import Keys
 
 class Dense(Encoder):
     """Keys as rows of d numbers: what `Plain` and `Cast` share."""
+
+    rewrites: ClassVar[bool] = False
 
     @property
     def padded(self) -> bool:
