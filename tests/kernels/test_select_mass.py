@@ -22,8 +22,9 @@ def make(h: int, g: int, n: int, spread: float, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.where(rng.random(scores.shape) < 0.1, -np.inf, scores), jnp.float32)
 
 
-def check(scores: jax.Array, tau: float, impl: str) -> None:
-    weights, lse = select_mass(scores, tau, impl=impl)
+def check(scores: jax.Array, tau: float, found: tuple) -> None:
+    """See that `found`, weights and lse, are the rule's."""
+    weights, lse = found
     rows = scores.shape[-1]
     for s, found, total in zip(scores.reshape(-1, rows), weights.reshape(-1, rows), lse.reshape(-1), strict=True):
         s, found = np.asarray(s, np.float64), np.asarray(found)
@@ -42,7 +43,8 @@ def check(scores: jax.Array, tau: float, impl: str) -> None:
 @pytest.mark.parametrize("n", [1, 5, 300, 1024])
 def test_is_the_sorted_rule(impl, n, tau):
     for spread in (0.1, 1.0, 5.0):
-        check(make(2, 2, n, spread, seed=n).at[..., 0].set(0.5), tau, impl)
+        scores = make(2, 2, n, spread, seed=n).at[..., 0].set(0.5)
+        check(scores, tau, select_mass(scores, tau, impl=impl))
 
 
 @pytest.mark.slow
@@ -50,7 +52,8 @@ def test_is_the_sorted_rule(impl, n, tau):
 @pytest.mark.parametrize("name", SHAPES)
 def test_named_shapes(impl, name):
     shape = SHAPES[name]
-    check(make(shape.h, shape.g, shape.n, shape.spread), 0.9, impl)
+    scores = make(shape.h, shape.g, shape.n, shape.spread)
+    check(scores, 0.9, select_mass(scores, 0.9, impl=impl))
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
@@ -81,5 +84,5 @@ def test_tau_is_data_and_derivatives_are_those_of_xla():
 
 
 def test_an_unknown_implementation_is_named():
-    with pytest.raises(ValueError, match="unknown impl 'cudnn' of mass selection; there are xla, reference, native"):
+    with pytest.raises(ValueError, match="unknown impl 'cudnn' of mass selection; there are xla, reference, native, triton"):
         select_mass(make(1, 1, 8, 1.0), 0.9, impl="cudnn")

@@ -10,7 +10,7 @@ from . import reference, xla
 
 #: Implementations that run anywhere, by name; each module defines `select`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("mass selection", IMPLEMENTATIONS, {"native": "cpu"}, __package__)
+_OPERATION = Operation("mass selection", IMPLEMENTATIONS, {"native": "cpu", "triton": "cuda"}, __package__)
 
 
 def select_mass(
@@ -23,7 +23,7 @@ def select_mass(
     Args:
         scores: -inf where a query sees no slot.
         tau: share of the mass; data, so a new value does not retrace. Everything is taken where the mass never reaches it.
-        impl: a key of IMPLEMENTATIONS or "native" (CPU); None chooses by platform.
+        impl: a key of IMPLEMENTATIONS or "native" (CPU) or "triton" (GPU); None chooses by platform.
 
     Returns:
         The probabilities that were taken, equal ones by lower index, and log Σ exp(s) of all: 0 and -inf where nothing is seen.

@@ -1,0 +1,79 @@
+"""The Triton kernel of mass selection with no GPU: numbers by the interpreter, and ptxas' report."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from . import deviceless
+
+deviceless.require()
+
+from kvjax.kernels.select_mass import select_mass, shapes, triton  # noqa: E402
+
+from .interpreted import interpreted  # noqa: E402
+from .test_select_mass import check, make  # noqa: E402
+
+#: Rows shorter than a step, of several steps, not multiples of one.
+CASES = {(n, spread): make(2, 2, n, spread, seed=n).at[..., 0].set(0.5) for n in (1, 5, 300, 1100) for spread in (0.1, 5.0)}
+TAUS = (0.05, 0.9, 0.999)
+TIES = jnp.log(jnp.asarray([[0.25, 0.25, 0.25, 0.25], [0.1, 0.4, 0.1, 0.4], [0.0, 1.0, 0.0, 0.0]], jnp.float32))
+NOTHING = jnp.full((1, 1, 2, 1, 40), -jnp.inf).at[0, 0, 1, 0, 7].set(-3.0)
+
+
+def ask(calls: dict) -> dict:
+    """(weights, lse) by key, from scores and tau by key."""
+    found = interpreted([(triton.__name__, "select", [np.asarray(s), np.float32(tau)], {}) for s, tau in calls.values()])
+    return dict(zip(calls, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What the interpreter gave, by case and tau."""
+    small = {("ties", tau): (TIES[None, :, None, None], tau) for tau in (0.5, 0.85, 1.0)} | {"nothing": (NOTHING, 0.9)}
+    return ask({(*case, tau): (scores, tau) for case, scores in CASES.items() for tau in TAUS} | small)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+@pytest.mark.parametrize("case", CASES)
+def test_is_the_sorted_rule(case, tau, found):
+    check(CASES[case], tau, found[*case, tau])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", shapes.SHAPES)
+def test_named_shapes(name):
+    shape = shapes.SHAPES[name]
+    scores = make(1, shape.g, shape.n, shape.spread)  # one KV head: a row is a program, whatever the number of rows
+    check(scores, 0.9, ask({name: (scores, 0.9)})[name])
+
+
+def test_ties_by_lower_index_and_all_of_the_mass(found):
+    taken = lambda tau: (found["ties", tau][0] > 0)[0, :, 0, 0].tolist()  # noqa: E731
+    assert taken(0.5)[0] == [True, True, False, False]
+    assert taken(0.85)[1] == [True, True, False, True]
+    assert taken(1.0) == [[True] * 4, [True] * 4, [False, True, False, False]]
+
+
+def test_a_query_that_sees_nothing(found):
+    weights, lse = found["nothing"]
+    assert lse[0, 0, :, 0].tolist() == [-np.inf, -3.0]
+    assert (weights[0, 0, 0] == 0).all() and weights[0, 0, 1, 0].tolist() == [float(i == 7) for i in range(40)]
+
+
+def specs(shape):
+    """Shapes of a call's operands."""
+    return jax.ShapeDtypeStruct((1, shape.h, shape.g, 1, shape.n), jnp.float32), jax.ShapeDtypeStruct((), jnp.float32)
+
+
+@pytest.mark.parametrize("capability", deviceless.SHARED)
+@pytest.mark.parametrize("name", shapes.SHAPES)
+def test_registers_and_shared_memory_suffice(name, capability):
+    select = lambda *given: triton.select(*given)  # noqa: E731
+    (report,) = deviceless.assembled(select, *specs(shapes.SHAPES[name]), capability=capability)
+    assert report.spills == 0 and report.registers <= 255 and report.shared <= deviceless.SHARED[capability], report
+
+
+def test_chooses_the_kernel_on_cuda():
+    select = jax.jit(lambda scores, tau: select_mass(scores, tau)[0])
+    assert "triton_kernel_call" in deviceless.compiled(select, *specs(shapes.SHAPES["llama-3-8b, 32k"])).as_text()
