@@ -1,12 +1,13 @@
 """Keys as codebook indices: a few bytes a slot, scored by table look-up (HCAttention)."""
 
+from functools import partial
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Float, UInt
+from jaxtyping import Array, Float, Int32, UInt
 
 from kvjax.encode.scored import scored_attention
 from kvjax.encode.values import OnHost
@@ -16,30 +17,48 @@ from kvjax.types import Keys, Layer, table
 
 #: Slots compared with the centroids at a time.
 _BLOCK = 256
+#: Channels of a group up to which a CPU compares centroid by centroid, and centroids in one pass of that loop.
+_NARROW, _UNROLL = 16, 8
 
 
-def nearest_centroids(k: Keys, codebook: Float[Array, "h m c e"]) -> Any:
-    """P[j, i] = argmin_m ||k_j^(i) - C[i, m]||² over contiguous groups of channels, ties to the lower index; int32 [b h n m].
+def nearest_centroids(k: Keys, codebook: Float[Array, "h _ c e"]) -> Int32[Array, "b h n m"]:
+    """P[j, i] = argmin_m ||k_j^(i) - C[i, m]||² over contiguous groups of channels, ties to the lower index.
 
-    k^(i) are d / m channels each; a codebook with m = 1 and fewer channels serves all groups.
+    k^(i) are d / m channels each; a codebook with m = 1 and fewer channels serves all groups. That is the greatest
+    k·C - ||C||²/2.
     """
     b, h, n, d = k.shape
-    e = codebook.shape[-1]
-    book = codebook.astype(jnp.float32)
+    e, rows = codebook.shape[-1], min(_BLOCK, n)
+    book = jnp.broadcast_to(codebook.astype(jnp.float32), (h, d // e, *codebook.shape[2:]))
+    blocks = -(-n // rows)
+    parts = jnp.pad(lax.stop_gradient(k).astype(jnp.float32), ((0, 0), (0, 0), (0, blocks * rows - n), (0, 0)))
+    parts = jnp.moveaxis(parts.reshape(b, h, blocks, rows, d // e, e), 2, 0)
+    find = _by_product
+    if rows == _BLOCK and e <= _NARROW:
+        find = partial(lax.platform_dependent, cpu=_by_centroid, default=_by_product)
+    found = lax.map(lambda part: find(part, book), parts)
+    return jnp.moveaxis(found, 0, 2).reshape(b, h, blocks * rows, d // e)[:, :, :n]
+
+
+def _by_product(part: Float[Array, "b h n m e"], book: Float[Array, "h m c e"]) -> Int32[Array, "b h n m"]:
     half = 0.5 * (book**2).sum(-1)
-    parts = k.astype(jnp.float32).reshape(b, h, n, d // e, e)
-    rows_at_once = min(_BLOCK, n)
-    blocks = -(-n // rows_at_once)
-    parts = jnp.pad(parts, ((0, 0), (0, 0), (0, blocks * rows_at_once - n), (0, 0), (0, 0)))
+    near = jnp.einsum("bhnme,hmce->bhnmc", part, book, precision="highest") - half[None, :, None]
+    return near.argmax(-1).astype(jnp.int32)
 
-    def block(i):
-        rows = lax.dynamic_slice_in_dim(parts, i * rows_at_once, rows_at_once, axis=2)
-        shared = jnp.broadcast_to(book, (h, d // e, *book.shape[2:]))
-        near = jnp.einsum("bhnme,hmce->bhnmc", rows, shared, precision="highest") - half[None, :, None]
-        return near.argmax(-1).astype(jnp.int32)
 
-    found = lax.map(block, jnp.arange(blocks))
-    return jnp.moveaxis(found, 0, 2).reshape(b, h, blocks * rows_at_once, d // e)[:, :, :n]
+def _by_centroid(part: Float[Array, "b h n m e"], book: Float[Array, "h m c e"]) -> Int32[Array, "b h n m"]:
+    """The same in a loop that remembers the nearest so far: on a CPU twenty times faster than a product with few channels."""
+    half = 0.5 * (book**2).sum(-1)
+    channels = jnp.transpose(part, (4, 0, 1, 3, 2))
+
+    def compare(i, best):
+        most, where = best
+        near = sum(x * book[None, :, :, i, c, None] for c, x in enumerate(channels)) - half[None, :, :, i, None]
+        nearer = near > most
+        return jnp.where(nearer, near, most), jnp.where(nearer, i, where)
+
+    nothing = jnp.full(channels.shape[1:], -jnp.inf), jnp.zeros(channels.shape[1:], jnp.int32)
+    return jnp.swapaxes(lax.fori_loop(0, book.shape[2], compare, nothing, unroll=_UNROLL)[1], 2, 3)
 
 
 @struct.dataclass
