@@ -42,9 +42,9 @@ class Decision:
 @jax.jit
 def _plan(allocate, select, scores, measured, length, total):
     """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
-    pos = jnp.broadcast_to(jnp.arange(scores.shape[-1], dtype=jnp.int32), scores.shape)
-    valid = pos < length[:, None, None]
-    protect = jax.vmap(lambda budget: select.protected(_flat_view(pos[0], valid[0], length), budget))
+    view = LayerView.of_prompt(length, scores.shape[1:])
+    pos, valid = (jnp.broadcast_to(x, scores.shape) for x in (view.pos, view.valid))
+    protect = jax.vmap(lambda budget: select.protected(view, budget))
     even = jnp.broadcast_to(jnp.minimum(total, length)[None, :, None], scores.shape[:3])
     ranking = Ranking(scores=scores, protected=protect(even), valid=valid, pos=pos, measured=measured)
     budget = jnp.clip(allocate(ranking, total), 1, jnp.maximum(valid.sum(-1), 1)).astype(jnp.int32)
@@ -52,15 +52,10 @@ def _plan(allocate, select, scores, measured, length, total):
     return keep, keep.sum(-1).astype(jnp.int32), budget
 
 
-def _flat_view(pos, valid, length) -> LayerView:
-    """A view for stages that read positions only."""
-    return LayerView(k=None, v=None, pos=pos, valid=valid, length=length, stats={})
-
-
 @jax.jit
 def _everything(scores, length):
     """Keep all: for prompts that fit, and for schedules that leave the prompt alone."""
-    keep = jnp.broadcast_to(jnp.arange(scores.shape[-1]) < length[:, None, None], scores.shape)
+    keep = jnp.broadcast_to(LayerView.of_prompt(length, scores.shape[1:]).valid, scores.shape)
     return keep, keep.sum(-1).astype(jnp.int32)
 
 

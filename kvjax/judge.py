@@ -43,10 +43,10 @@ class Judged:
 
     def serves(self, pre: Prefilled, policy: Policy) -> bool:
         """Whether it is of these prompts, by the policy's scorer and allocator."""
-        return self.pre is pre and alike(self.by, (policy.score, policy.allocate))
+        return self.pre is pre and _alike(self.by, (policy.score, policy.allocate))
 
 
-def alike(one: Any, two: Any) -> bool:
+def _alike(one: Any, two: Any) -> bool:
     """Whether two stages, or tuples of them, are of the same types and hold the same numbers all through.
 
     Tree structures cannot tell: to jaxlib (0.11) those of two dataclasses with equal fields are equal, whatever their classes.
@@ -54,9 +54,9 @@ def alike(one: Any, two: Any) -> bool:
     if type(one) is not type(two):
         return False
     if is_dataclass(one):
-        return all(alike(getattr(one, field.name), getattr(two, field.name)) for field in fields(one))
+        return all(_alike(getattr(one, field.name), getattr(two, field.name)) for field in fields(one))
     if isinstance(one, tuple):
-        return len(one) == len(two) and all(map(alike, one, two))
+        return len(one) == len(two) and all(map(_alike, one, two))
     return one is two or np.array_equal(one, two)
 
 
@@ -87,9 +87,7 @@ def _judge_row(row: PrefilledRow, policy: Policy) -> tuple:
 @jax.jit
 def _judge(scorer, allocate, k, v, length, seen):
     """One layer's scores, the scorer's statistics, and what the allocator measures."""
-    n = jnp.arange(k.shape[2], dtype=jnp.int32)
-    valid = jnp.broadcast_to(n < length[:, None, None], k.shape[:3])
     zeros = {name: jnp.zeros(k.shape[:3], jnp.float32) for name in scorer.stats}
-    view = LayerView(k=k, v=v, pos=jnp.broadcast_to(n, k.shape[:3]), valid=valid, length=length, stats=zeros)
+    view = LayerView.of_prompt(length, k.shape[:3], k=k, v=v, stats=zeros)
     view = view.replace(stats=scorer.observe(view, seen))
     return scorer.score(view, seen), view.stats, allocate.measure(view, seen)

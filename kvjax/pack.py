@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from kvjax.policy import Policy
-from kvjax.prefill import Prefilled, PrefilledRow
+from kvjax.prefill import Prefilled
 from kvjax.types import BLOCK, position_dtype
 from kvjax.view import LayerView
 
@@ -23,13 +23,14 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
     for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
         merger, encode = policy.merge.at(layer), policy.encode.at(layer)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
-            view = _view(row, {name: d.stats[layer][name] for name in _statistics(policy)}, layer)
+            rows = dict(k=row.k[layer], v=row.v[layer], stats={name: d.stats[layer][name] for name in _statistics(policy)})
             if merger.rewrites:
-                view, remembered = _merged(merger, view, d.keep, d.scores, np.int32(layer))
+                rows, remembered = _merged(merger, rows, row.length, d.keep, d.scores, layer=np.int32(layer))
                 memory.append(remembered)
-            rows = dict(k=_encoded(encode, view.k) if encode.rewrites else view.k, v=view.v, pos=view.pos, stats=view.stats)
+            if encode.rewrites:
+                rows["k"] = _encoded(encode, rows["k"])
             order, count = _order(d.keep, np.int32(layer))
-            pools = _write(pools, {name: rows[name] for name in pools}, order, count, start[layer, r])
+            pools = _write(pools, {name: rows[name] for name in rows if name in pools}, order, count, start[layer, r])
             for name in elsewhere:
                 stored = _put_layer(values, elsewhere[name], rows[name][0], d.keep[layer], start[layer, r])
                 elsewhere[name] = values.adopt(stored, elsewhere[name])
@@ -52,24 +53,13 @@ def empty_pools(decoder: Any, policy: Policy, slots: int, dtype: Any) -> dict[st
     return dict(k=encode.keys(slots, d, dtype), v=v, pos=pos, stats=stats)
 
 
-def _view(row: PrefilledRow, stats: dict[str, Any], layer: int) -> LayerView:
-    """A prefilled layer with the statistics that will be stored."""
-    k = row.k[layer]
-    pos, valid = _places(row.length, k.shape[:3])
-    return LayerView(k=k, v=row.v[layer], pos=pos, valid=valid, length=row.length, stats=stats)
-
-
-@partial(jax.jit, static_argnames="shape")
-def _places(length, shape):
-    n = jnp.broadcast_to(jnp.arange(shape[2], dtype=jnp.int32), shape)
-    return n, n < length[:, None, None]
-
-
 @jax.jit
-def _merged(merger, view, keep, scores, layer):
-    """A layer after its merges, and the merger's memory."""
+def _merged(merger, rows, length, keep, scores, *, layer):
+    """A layer's keys, values and statistics after its merges, and the merger's memory."""
     memory = {name: jnp.full(keep.shape[1], jnp.nan, jnp.float32) for name in merger.memory}
-    return merger(view, keep[layer], scores[layer], memory)
+    view = LayerView.of_prompt(length, keep.shape[1:], **rows)
+    view, memory = merger(view, keep[layer], scores[layer], memory)
+    return dict(k=view.k, v=view.v, stats=view.stats), memory
 
 
 @jax.jit
@@ -83,12 +73,16 @@ def _order(keep, layer):
     ranks = jnp.cumsum(keep[layer, 0], -1, dtype=jnp.int32)
     wanted = jnp.arange(1, keep.shape[-1] + 1, dtype=jnp.int32)
     order = jax.vmap(partial(jnp.searchsorted, side="left"), (0, None))(ranks, wanted).astype(jnp.int32)
+    order = jnp.minimum(order, keep.shape[-1] - 1)
     return jnp.pad(order, ((0, 0), (0, BLOCK))), ranks[:, -1]
 
 
 @partial(jax.jit, donate_argnames=("pools",))
 def _write(pools, rows, order, count, start):
-    """Write one layer's kept slots into the pools, block by block. It compiles for every size of a pool, so it does little else."""
+    """Write one layer's kept slots, and where they were in the prompt, into the pools, block by block.
+
+    It compiles for every size of a pool, so it does little else.
+    """
     blocks = -(-count // BLOCK)
     ends = jnp.cumsum(blocks)
 
@@ -96,9 +90,9 @@ def _write(pools, rows, order, count, start):
         h = jnp.searchsorted(ends, b, side="right", method="compare_all")
         i = (b - ends[h] + blocks[h]) * BLOCK
         slots = lax.dynamic_slice(order, (h, i), (1, BLOCK))[0]
-        take = lambda x: x.at[0, h, slots].get(mode="clip")  # noqa: E731
-        put = lambda pool, x: lax.dynamic_update_slice_in_dim(pool, take(x).astype(pool.dtype), start[h] + i, 0)  # noqa: E731
-        return jax.tree.map(put, pools, rows)
+        kept = jax.tree.map(lambda x: x.at[0, h, slots].get(mode="promise_in_bounds"), rows) | {"pos": slots}
+        put = lambda pool, x: lax.dynamic_update_slice_in_dim(pool, x.astype(pool.dtype), start[h] + i, 0)  # noqa: E731
+        return jax.tree.map(put, pools, kept)
 
     return lax.fori_loop(0, ends[-1], block, pools)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
@@ -29,6 +30,12 @@ class LayerView:
     valid: Mask
     length: Int32[Array, " b"]
     stats: dict[str, Any]
+
+    @classmethod
+    def of_prompt(cls, length: Int32[Array, " b"], shape: tuple[int, int, int], **rest: Any) -> "LayerView":
+        """A prompt's slots [b, h, n], each holding its own token up to `length`; `rest`: k, v and stats, if there are any."""
+        pos = jnp.broadcast_to(jnp.arange(shape[2], dtype=jnp.int32), shape)
+        return cls(**dict(k=None, v=None, stats={}) | rest, pos=pos, valid=pos < length[:, None, None], length=length)
 
     def held(self) -> Int32[Array, "b h"]:
         """Slots in use, by head."""

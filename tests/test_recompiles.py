@@ -1,5 +1,6 @@
 """Shapes come from size classes; budgets, lengths and their distribution are data."""
 
+import numpy as np
 import pytest
 
 import kvjax
@@ -72,3 +73,15 @@ def test_a_step_fed_again_is_the_same_program(lm, prompt, name):
         kvjax.extend(lm, cache, ids_of(5), policy, block=1)
         list(kvjax.stream(lm, cache, policy, max_new_tokens=4, stop=()))
     assert seen.count("jit(_read)") == 1 and seen.count("jit(_one)") == 1
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 50, 200])
+def test_known_tokens_are_padded_to_few_widths_and_by_little_in_all(rows):
+    from importlib import import_module
+
+    extend = import_module("kvjax.extend")
+    tokens = np.arange(2, 513)
+    widths = np.asarray([extend._width(int(t), rows, 512) for t in tokens])
+    assert (widths >= tokens).all() and (widths <= 512).all() and extend._width(1, rows, 512) == 1
+    assert ((widths - tokens) * rows <= np.maximum(max(extend.PADDING, 8 * rows), tokens * rows // 8)).all()
+    assert len(set(widths[255:].tolist())) <= 8

@@ -12,13 +12,13 @@ from kvjax.calibrate.recorder import Recorder
 from kvjax.compress import compress
 from kvjax.methods.full import full
 from kvjax.prefill import Prefilled
-from kvjax.room import make_room
+from kvjax.room import make_room, power_of_two
 from kvjax.step import Spec, step
 
 
 def row_slots(length: int, steps: int) -> int:
     """Width of the recorded rows for a prompt of `length` tokens: a power of two, so that few programs exist."""
-    return 1 << max(6, (length + steps).bit_length())
+    return power_of_two(length + steps + 1)
 
 
 @partial(jax.jit, donate_argnames=("cache",))

@@ -1,5 +1,7 @@
 """Every implementation of mass selection against the sorted rule in float64."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,8 @@ from tests.reference.softmax import softmax
 IMPLEMENTATIONS = (*api.IMPLEMENTATIONS, "native")
 #: float32 sums of thousands of probabilities: which slot is the last may differ where two sums are as near as this to tau.
 UNSURE = 2e-6
+TIES = jnp.log(jnp.asarray([[0.25] * 4, [0.1, 0.4, 0.1, 0.4], [0.0, 1.0, 0.0, 0.0]], jnp.float32))[None, :, None, None]
+NOTHING = jnp.full((1, 1, 2, 1, 40), -jnp.inf).at[0, 0, 1, 0, 7].set(-3.0)
 
 
 def make(h: int, g: int, n: int, spread: float, seed: int = 0) -> jax.Array:
@@ -56,21 +60,28 @@ def test_named_shapes(impl, name):
     check(scores, 0.9, select_mass(scores, 0.9, impl=impl))
 
 
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
-def test_ties_by_lower_index_and_all_of_the_mass(impl):
-    scores = jnp.log(jnp.asarray([[0.25, 0.25, 0.25, 0.25], [0.1, 0.4, 0.1, 0.4], [0.0, 1.0, 0.0, 0.0]], jnp.float32))
-    taken = lambda tau: (select_mass(scores[None, :, None, None], tau, impl=impl)[0] > 0)[0, :, 0, 0].tolist()  # noqa: E731
+def check_ties(weights: Callable) -> None:
+    """See that `weights(tau)` of TIES are those of lower index, and all of the mass at tau = 1."""
+    taken = lambda tau: (weights(tau) > 0)[0, :, 0, 0].tolist()  # noqa: E731
     assert taken(0.5)[0] == [True, True, False, False]
     assert taken(0.85)[1] == [True, True, False, True]
     assert taken(1.0) == [[True] * 4, [True] * 4, [False, True, False, False]]
 
 
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
-def test_a_query_that_sees_nothing(impl):
-    scores = jnp.full((1, 1, 2, 1, 40), -jnp.inf).at[0, 0, 1, 0, 7].set(-3.0)
-    weights, lse = select_mass(scores, 0.9, impl=impl)
+def check_nothing(weights: jax.Array, lse: jax.Array) -> None:
+    """See that the query of NOTHING that sees no slot has neither weights nor mass."""
     assert lse[0, 0, :, 0].tolist() == [-np.inf, -3.0]
     assert (weights[0, 0, 0] == 0).all() and weights[0, 0, 1, 0].tolist() == [float(i == 7) for i in range(40)]
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_ties_by_lower_index_and_all_of_the_mass(impl):
+    check_ties(lambda tau: select_mass(TIES, tau, impl=impl)[0])
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_a_query_that_sees_nothing(impl):
+    check_nothing(*select_mass(NOTHING, 0.9, impl=impl))
 
 
 def test_tau_is_data_and_derivatives_are_those_of_xla():
