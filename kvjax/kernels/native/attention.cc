@@ -50,10 +50,9 @@ void attention(ffi::ThreadPool pool, const Queries& q, const T* k, const T* v, c
     const Piece& piece = pieces[i];
     const auto slots = slots_of(piece);
     const Seen seen = where.seen(piece.list);
-    by_rows(r, [&](auto many, int64_t row) {
+    by_readings(r, [&](int64_t rows, int64_t row) {
       const int64_t at = i * r + row;
-      attend<decltype(many)::value>(q.of(piece.list) + row * d, d, k, v, slots, piece.n, seen, row, high + at, total + at,
-                                    part + at * d);
+      attend(q.of(piece.list) + row * d, rows, d, k, v, slots, piece.n, seen, row, high + at, total + at, part + at * d);
     });
   });
   for (int64_t list = 0, i = 0; list < q.lists; ++list) {
@@ -106,8 +105,8 @@ ffi::Error RaggedScores(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k
       const int64_t n = std::clamp<int64_t>(length.typed_data()[list] - first, 0, width);
       const Stretch slots{start.typed_data()[list] + first};
       float* mine = out->typed_data() + list * r * cap + first;
-      by_rows(r, [&](auto many, int64_t row) {
-        products<decltype(many)::value>(queries.of(list) + row * d, d, keys, slots, n, mine + row * cap, cap);
+      by_readings(r, [&](int64_t rows, int64_t row) {
+        all_products(queries.of(list) + row * d, rows, d, keys, slots, n, mine + row * cap, cap);
       });
       hide(where.seen(list), slots, n, 0, r, mine, cap);
       for (int64_t row = 0; row < r; ++row) std::fill(mine + row * cap + n, mine + row * cap + width, NOTHING);

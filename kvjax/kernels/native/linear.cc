@@ -1,5 +1,5 @@
 // Rows times a weight matrix as an XLA custom call. Definition: linear/api.py.
-#include "attention.h"
+#include "products.h"
 #include "operands.h"
 #include "parallel.h"
 

@@ -39,9 +39,8 @@ void span(const float* weights, int64_t rows, int64_t stride, int64_t width, int
   for (int64_t at = 0; at < width; at += PIECE) {
     piece.read(weights + at, rows, stride, std::min(PIECE, width - at), first + at);
     if (piece.n == 0) continue;
-    by_rows(rows, [&](auto many, int64_t row) {
-      const Listed slots{piece.slots, limit};
-      weighted<decltype(many)::value>(piece.weights.get() + row * PIECE, d, v, slots, piece.n, part.get() + row * d);
+    by_readings(rows, [&](int64_t some, int64_t row) {
+      weighted(piece.weights.get() + row * PIECE, some, d, v, Listed{piece.slots, limit}, piece.n, part.get() + row * d);
     });
     for (int64_t i = 0; i < rows * d; ++i) out[i] += part[i];
   }
