@@ -2,6 +2,7 @@
 
 A *need* names one piece. It is a fold: `empty` before the first token, `observe` for every block of tokens, whether the block
 is a whole prompt, a chunk of one, or a single decoded token. A scorer lists its needs, and nothing else is recorded.
+What is not `carried` is while decoding that of the step alone, made from the field of `Heads` that it `reads`.
 """
 
 from dataclasses import dataclass
@@ -17,12 +18,17 @@ from kvjax.attend import Heads
 
 
 @runtime_checkable
-class Block(Protocol):
+class Tokens(Protocol):
     """Tokens a layer has just attended with: row b holds `count[b]` real ones from position `offset[b]` on."""
 
     heads: Heads
     offset: Int32[Array, " b"]
     count: Int32[Array, " b"]
+
+
+@runtime_checkable
+class Block(Tokens, Protocol):
+    """Tokens whose attention can be told."""
 
     def column_sums(self) -> Float32[Array, "b h g n"]: ...
 
@@ -51,7 +57,7 @@ class WindowQueries:
     def empty(self, shape: Shape) -> Float[Array, "b h g w d"]:
         return jnp.zeros((shape.b, shape.h, shape.g, self.size, shape.d), shape.dtype)
 
-    def observe(self, old: Float[Array, "b h g w d"], block: Block) -> Float[Array, "b h g w d"]:
+    def observe(self, old: Float[Array, "b h g w d"], block: Tokens) -> Float[Array, "b h g w d"]:
         both = jnp.concatenate([old, block.heads.q.astype(old.dtype)], axis=3)
         last = block.count[:, None] + jnp.arange(self.size)
         return jnp.take_along_axis(both, last[:, None, None, :, None], axis=3)
@@ -102,7 +108,7 @@ class QueryMoments:
         zeros = lambda s: jnp.zeros(s, jnp.float32)  # noqa: E731
         return Moments(count=zeros(shape.b), mean=zeros(heads), spread=zeros((*heads, shape.d)))
 
-    def observe(self, old: Moments, block: Block) -> Moments:
+    def observe(self, old: Moments, block: Tokens) -> Moments:
         t = jnp.arange(block.heads.q.shape[3])
         real = (t < block.count[:, None]) & (block.offset[:, None] + t >= self.skip)
         keep = real[:, None, None, :, None]
@@ -126,6 +132,7 @@ class ColumnSums:
 
     key = "column_sums"
     carried = False
+    reads = "q"
 
     def empty(self, shape: Shape) -> Float32[Array, "b h g n"]:
         return jnp.zeros((shape.b, shape.h, shape.g, shape.n), jnp.float32)
@@ -149,6 +156,7 @@ class HiddenStates:
 
     key = "hidden_states"
     carried = False
+    reads = "x"
 
     def empty(self, shape: Shape) -> Float[Array, "b n e"]:
         return jnp.zeros((shape.b, shape.n, shape.e), shape.dtype)
@@ -210,7 +218,7 @@ def empty(needs: frozenset, shape: Shape, rope: Any) -> Evidence:
     return Evidence(data=data, length=jnp.zeros(shape.b, jnp.int32), needs=needs, rope=rope)
 
 
-def observe(seen: Evidence, block: Block) -> Evidence:
+def observe(seen: Evidence, block: Tokens) -> Evidence:
     """Fold one block of tokens into every recorded need."""
     data = {need.key: need.observe(seen.data[need.key], block) for need in seen.needs}
     return seen.replace(data=data, length=block.offset + block.count)

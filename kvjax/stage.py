@@ -123,7 +123,7 @@ class Encoder(Stage):
         """Stored rows [b, h, n, r] as keys in `dtype`."""
         raise NotImplementedError(f"{type(self).__name__} must define decode(rows, dtype)")
 
-    def scores(self, q: Queries, cache: Any, layer: int, *, positions, window: int | None, cap: int):
+    def scores(self, q: Queries, cache: Any, layer: Layer, *, positions, window: int | None, cap: int):
         """q·k / sqrt(d) over every region padded to `cap` slots, float32 [b, h, g, t, cap]; -inf where a query sees no slot."""
         raise NotImplementedError(f"{type(self).__name__} must define scores(q, cache, layer, ...)")
 

@@ -7,17 +7,16 @@ in place. Layers are unrolled over a list of weights: on a CPU slicing stacked w
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32
+from jaxtyping import Array, Bool, Int32
 
-from kvjax import evidence as ev
 from kvjax.attend import Heads
 from kvjax.cache import KVCache
-from kvjax.evict import evict
+from kvjax.evict import Reader, Seen, evict
 from kvjax.kernels.append import append, behind
-from kvjax.kernels.ragged_attention import probabilities
 from kvjax.policy import Policy
 
 
@@ -44,84 +43,58 @@ class Spec:
         return cls(decoder=decoder, retrieve=policy.retrieve, encode=policy.encode, policy=policy.decoding(), cap=cap)
 
 
-@struct.dataclass
-class StepBlock:
-    """The tokens of one step as evidence sees them."""
-
-    heads: Heads
-    cache: KVCache
-    encode: Any
-    lse: Any
-    offset: Int32[Array, " b"]
-    count: Int32[Array, " b"]
-    layer: int = struct.field(pytree_node=False)
-    cap: int = struct.field(pytree_node=False)
-    window: int | None = struct.field(pytree_node=False)
-
-    def column_sums(self) -> Float32[Array, "b h g n"]:
-        t = jnp.arange(self.heads.q.shape[3], dtype=jnp.int32)
-        how = dict(positions=self.offset[:, None] + t, window=self.window, cap=self.cap)
-        p = probabilities(self.encode.scores(self.heads.q, self.cache, self.layer, **how), self.lse)
-        real = (t < self.count[:, None])[:, None, None, :, None]
-        return jnp.where(real, p, 0.0).sum(3)
+def _slots(cache: KVCache, positions: Int32[Array, "b t"], count: Int32[Array, " b"]) -> KVCache:
+    """Slots for a step's tokens behind the last of every region: their positions, and statistics of zero. Of all layers at once."""
+    (layers, b, h), t = cache.start.shape, positions.shape[1]
+    rows = dict(pos=jnp.broadcast_to(positions[:, None], (b, h, t)), stats={name: jnp.zeros((b, h, t)) for name in cache.stats})
+    every = lambda x: jnp.broadcast_to(x, (layers, *x.shape)).reshape(layers * b, *x.shape[1:])  # noqa: E731
+    regions = cache.start.reshape(-1, h), cache.length.reshape(-1, h)
+    pools = append(dict(pos=cache.pos, stats=cache.stats), jax.tree.map(every, rows), *regions, every(count))
+    return cache.replace(length=cache.length + count[:, None], **pools)
 
 
-def _append(cache: KVCache, layer: int, encode, *, heads: Heads, positions, count: Int32[Array, " b"]) -> KVCache:
-    """New keys as `encode` stores them, values and positions behind each region's last slot, with statistics of zero."""
-    (b, h, t, d), start, length = heads.k.shape, cache.start[layer], cache.length[layer]
-    rows = dict(
-        k=encode.encode(heads.k),
-        pos=jnp.broadcast_to(positions[:, None], (b, h, t)),
-        stats={name: jnp.zeros((b, h, t)) for name in cache.stats},
-    )
-    pools = append({name: getattr(cache, name) for name in rows}, rows, start, length, count)
-    where = behind(start, length, count, t=t, slots=cache.slots).reshape(-1)
-    v = encode.values.append(cache.v, where, heads.v.reshape(-1, d))
-    return cache.replace(v=v, length=cache.length.at[layer].add(count[:, None]), **pools)
+def _fill(cache: KVCache, layer: int, encode, *, heads: Heads, count: Int32[Array, " b"]) -> KVCache:
+    """A layer's new keys as `encode` stores them, and its new values, in the slots made for them."""
+    start, before = cache.start[layer], cache.length[layer] - count[:, None]
+    k = append(cache.k, encode.encode(heads.k), start, before, count)
+    t, d = heads.k.shape[2:]
+    where = behind(start, before, count, t=t, slots=cache.slots).reshape(-1)
+    return cache.replace(k=k, v=encode.values.append(cache.v, where, heads.v.reshape(-1, d)))
 
 
 def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, real, count):
-    """Append, then attend over everything: the seam of one layer. Gives back the evidence, too, if slots will be evicted."""
+    """Append, then attend over everything: the seam of one layer. Gives back what it leaves to scorers if slots will be evicted."""
     window, encode, retrieve = spec.decoder.windows[layer], spec.encode.at(layer), spec.retrieve.at(layer)
-    cache = _append(cache, layer, encode, heads=heads, positions=positions, count=count)
+    cache = _fill(cache, layer, encode, heads=heads, count=count)
     out, lse, cache = retrieve.attend(heads, cache, layer, positions=positions, window=window, encode=encode, cap=spec.cap)
     cache = retrieve.observe(cache, layer, heads, real=real, lse=lse)
     seen = None
     if spec.policy is not None:
-        block = StepBlock(
-            heads=heads, cache=cache, encode=encode, lse=lse, offset=positions[:, 0], count=count, layer=layer, cap=spec.cap,
-            window=window,
-        )  # fmt: skip
-        seen = _fold(spec.policy, cache.evidence[layer], block)
+        seen = Seen.of(cache.evidence[layer], heads, lse, needs=spec.policy.score.needs, offset=cache.position, count=count)
     (out, seen), cache = _after_reading((out, seen), cache)
     return out, (cache, seen)
 
 
 def _after_reading(read, cache: KVCache):
     """The same, with every later write to the pool after what was read from it: without an order XLA copies the pool first."""
-    read, k, v, pos = lax.optimization_barrier((read, cache.k, cache.v, cache.pos))
-    return read, cache.replace(k=k, v=v, pos=pos)
-
-
-def _fold(policy: Policy, old: ev.Evidence, block: StepBlock) -> ev.Evidence:
-    """A layer's evidence after the step; what is not carried is of the step alone."""
-    carried = ev.observe(old, block)
-    return carried.replace(data={**carried.data, **{n.key: n.now(block) for n in policy.score.needs if not n.carried}})
+    read, k, v = lax.optimization_barrier((read, cache.k, cache.v))
+    return read, cache.replace(k=k, v=v)
 
 
 def _evict(spec: Spec, cache: KVCache, seen: list, *, count: Int32[Array, " b"], dtype: Any) -> KVCache:
     """Evict, if the policy says so; only the carried part of the evidence stays in the cache."""
     if spec.policy is None:
         return cache
-    cache = evict(spec.policy, cache, seen=seen, cap=spec.cap, count=count, encode=spec.encode, dtype=dtype)
-    return cache.replace(evidence=tuple(ev.restrict(x, x.needs) for x in seen))
+    how = dict(policy=spec.policy, encode=spec.encode, dtype=dtype, windows=spec.decoder.windows, cap=spec.cap)
+    cache = evict(Reader(**how, offset=cache.position, count=count), cache, seen)
+    return cache.replace(evidence=tuple(x.evidence for x in seen))
 
 
 def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], count: Int32[Array, " b"]):
     """Tokens through every layer; row b holds count[b] real ones. Returns (cache, hidden states [b, t, e])."""
     t = jnp.arange(tokens.shape[1], dtype=jnp.int32)
     positions, real = cache.position[:, None] + t, t < count[:, None]
-    x, cache, seen = spec.decoder.embed(params, tokens), spec.retrieve.begin(cache), []
+    x, cache, seen = spec.decoder.embed(params, tokens), _slots(spec.retrieve.begin(cache), positions, count), []
     for layer, weights in enumerate(params["layers"]):
         attend = partial(
             _attend, spec=spec, cache=cache, layer=layer, positions=positions, real=real, count=count

@@ -155,3 +155,18 @@ def test_layers_cut_one_by_one_are_cut_as_all_at_once(name, lm, monkeypatch):
     one_by_one = run(lm.replace(decoder=decoder), ids, policy)
     for x, y in zip(jax.tree.leaves(all_at_once), jax.tree.leaves(one_by_one), strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("step", ["one by one", "many at a time"])
+def test_each_layer_sums_attention_within_its_own_window(lm, step):
+    """A query's probabilities sum to one, whatever its layer's window: the mass of all slots is the tokens there have been."""
+    mixed = replace(lm.decoder, config=replace(lm.decoder.config, windows=(None, 12, None)))
+    ids = ids_of(PROMPT + 7, 3)
+    policy = CASES["h2o"][0].replace(budget=256)
+    cache = kvjax.compress(kvjax.prefill(lm.replace(decoder=mixed), ids[:PROMPT], needs=policy), policy)
+    for block in [[x] for x in ids[PROMPT:]] if step == "one by one" else [ids[PROMPT:]]:
+        cache = kvjax.extend(lm.replace(decoder=mixed), cache, block, policy).cache
+    mass, start, length = (np.asarray(x) for x in (cache.stats["mass"], cache.start, cache.length))
+    held = [mass[s : s + n].sum() for s, n in zip(start.ravel(), length.ravel(), strict=True)]
+    assert (length == len(ids)).all()
+    np.testing.assert_allclose(held, len(ids), rtol=1e-5)

@@ -114,7 +114,7 @@ class Codes(Encoder):
         h, m = jnp.arange(book.shape[0])[:, None, None], jnp.arange(rows.shape[-1])
         return book[h, m, rows.astype(jnp.int32)].reshape(*rows.shape[:3], -1).astype(dtype)
 
-    def scores(self, q, cache: Any, layer: int, *, positions, window: int | None, cap: int):
+    def scores(self, q, cache: Any, layer: Layer, *, positions, window: int | None, cap: int):
         where = (cache.pos, cache.start[layer], cache.length[layer], positions)
         return codebook_scores(q, cache.k, jnp.asarray(self.codebook), *where, cap=cap, window=window)
 

@@ -10,7 +10,7 @@ from kvjax.encode.scored import scored_attention
 from kvjax.encode.values import OnDevice
 from kvjax.kernels.ragged_attention import ragged_attention, ragged_scores
 from kvjax.stage import Encoder
-from kvjax.types import Keys
+from kvjax.types import Keys, Layer
 
 
 class Dense(Encoder):
@@ -31,7 +31,7 @@ class Dense(Encoder):
     def decode(self, rows: Keys, dtype: Any) -> Keys:
         return rows.astype(dtype)
 
-    def scores(self, q, cache: Any, layer: int, *, positions, window: int | None, cap: int):
+    def scores(self, q, cache: Any, layer: Layer, *, positions, window: int | None, cap: int):
         where = (cache.pos, cache.start[layer], cache.length[layer], positions)
         return ragged_scores(q, cache.k, *where, cap=cap, window=window)
 

@@ -4,5 +4,7 @@ After the last layer, many layers at once: no layer reads what another holds, an
 """
 
 from kvjax.evict.passes import evict
+from kvjax.evict.reader import Reader
+from kvjax.evict.seen import Seen
 
-__all__ = ["evict"]
+__all__ = ["Reader", "Seen", "evict"]

@@ -28,7 +28,7 @@ def fold_stats(reader: Reader, cache: KVCache, group: Group) -> KVCache:
         return cache
 
     def observe(layer, seen, slots, valid):
-        return score.at(layer).observe(reader.view(cache, layer, slots, valid), seen)
+        return score.at(layer).observe(reader.view(cache, layer, slots, valid), reader.evidence(cache, layer, seen))
 
     stats = group.each(observe, group.slots, group.valid)
     where = jnp.where(group.valid, group.slots, cache.slots)
@@ -42,8 +42,8 @@ def choose(reader: Reader, cache: KVCache, group: Group) -> tuple[Moves, Choice 
     slots, used, order = _by_position(cache, group)
 
     def judge(layer, seen, slots, used, budget):
-        view = reader.view(cache, layer, slots, used)
-        return score.at(layer).score(view, seen), select.protected(view, budget), view.pos
+        view, evidence = reader.view(cache, layer, slots, used), reader.evidence(cache, layer, seen)
+        return score.at(layer).score(view, evidence), select.protected(view, budget), view.pos
 
     scores, protected, pos = group.each(judge, slots, used, group.budget)
     ranking = Ranking(scores=scores, protected=protected, valid=used, pos=pos)

@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int32
 
 from kvjax.cache import KVCache
-from kvjax.evidence import Evidence
+from kvjax.evict.seen import Seen
 
 #: Padded slots that are ranked at once: some sixty bytes each are alive while they are.
 AT_ONCE = 1 << 20
@@ -18,17 +18,17 @@ AT_ONCE = 1 << 20
 
 @struct.dataclass
 class Stacked:
-    """The evidence of several layers: its leaves stacked, and the structure of one layer's."""
+    """What several layers left: the leaves stacked, and the structure of one layer's."""
 
     leaves: list[Any]
     form: Any = struct.field(pytree_node=False)
 
     @classmethod
-    def of(cls, seen: Sequence[Evidence]) -> "Stacked":
-        return cls(leaves=list(map(_stack, *map(jax.tree.leaves, seen))), form=jax.tree.structure(seen[0]))
+    def of(cls, seen: Sequence[Seen]) -> "Stacked":
+        return cls(leaves=[jnp.stack(x) for x in zip(*map(jax.tree.leaves, seen), strict=True)], form=jax.tree.structure(seen[0]))
 
-    def unstacked(self) -> Evidence:
-        """Inside a loop over layers: the evidence of one."""
+    def unstacked(self) -> Seen:
+        """Inside a loop over layers: what one left."""
         return jax.tree.unflatten(self.form, self.leaves)
 
 
@@ -38,7 +38,7 @@ class Group:
 
     Attributes:
         layers: their indices, traced.
-        seen: their evidence.
+        seen: what the step's attention left of each.
         due: the heads that are to be cut.
         start, budget: first slot and budget of their regions.
         slots, valid: pool slots of their regions padded to one width, and which of them are in use.
@@ -68,7 +68,7 @@ class Group:
         )
 
     def each(self, f: Callable, *xs: Any) -> Any:
-        """f(layer, evidence, x, ...) of every layer, stacked: a loop, whose body is compiled once."""
+        """f(layer, seen, x, ...) of every layer, stacked: a loop, whose body is compiled once."""
         return lax.map(lambda at: f(at[0], at[1].unstacked(), *at[2:]), (self.layers, self.seen, *xs))
 
 
@@ -76,10 +76,3 @@ def together(layers: int, slots: int) -> int:
     """Layers in a group, if each holds so many padded slots: a divisor of all, so that one program cuts every group."""
     return max(n for n in range(1, layers + 1) if layers % n == 0 and (n == 1 or n * slots <= AT_ONCE))
 
-
-def _stack(*x: Array) -> Array:
-    """`jnp.stack`, each part written when it is there: concatenated, all of them would be held twice."""
-    out = jnp.zeros((len(x), *x[0].shape), x[0].dtype)
-    for i, part in enumerate(x):
-        out = out.at[i].set(part)
-    return out

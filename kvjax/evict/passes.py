@@ -1,7 +1,6 @@
 """One eviction after a step: group after group of layers chosen, merged and moved."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from jax import lax
 
@@ -10,24 +9,19 @@ from kvjax.evict.choose import choose, fold_stats, regions
 from kvjax.evict.group import Group, Stacked, together
 from kvjax.evict.merging import listed, merge
 from kvjax.evict.reader import Reader, zeros
-from kvjax.evidence import Evidence
+from kvjax.evict.seen import Seen
 from kvjax.kernels.compact import Moves, compact
-from kvjax.policy import Policy
 
 
-def evict(policy: Policy, cache: KVCache, *, seen: Sequence[Evidence], cap: int, count, encode: Any, dtype: Any) -> KVCache:
-    """Cut the heads that are due back to their budgets, after the step has attended to everything.
-
-    `seen` is each layer's evidence, `cap` a bound on the slots of a region, `count` the tokens each row has taken, `encode` the
-    policy's encoder, `dtype` that of the keys and values policies see.
-    """
-    reader, stacked = Reader(policy, encode, dtype, position=seen[0].length), Stacked.of(seen)
-    due = policy.when.due(cache.steps + count, count, held=cache.length, budget=cache.budget) & (count > 0)[:, None]
+def evict(reader: Reader, cache: KVCache, seen: Sequence[Seen]) -> KVCache:
+    """Cut the heads that are due back to their budgets, after the step has attended to everything and left `seen` of each layer."""
+    stacked, when, count = Stacked.of(seen), reader.policy.when, reader.count
+    due = when.due(cache.steps + count, count, held=cache.length, budget=cache.budget) & (count > 0)[:, None]
     layers, b, h = cache.start.shape
-    some = together(layers, b * h * cap)
+    some = together(layers, b * h * reader.cap)
 
     def cut(i, cache):
-        return _cut(reader, cache, Group.of(cache, stacked, due, first=i * some, count=some, cap=cap))
+        return _cut(reader, cache, Group.of(cache, stacked, due, first=i * some, count=some, cap=reader.cap))
 
     return lax.fori_loop(0, layers // some, cut, cache)
 

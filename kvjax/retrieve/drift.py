@@ -190,8 +190,8 @@ class PivotRefresh(Retriever):
 
     def _judge(self, p: Any, state: PivotState, *, cache: Any, encode: Encoder, due: Bool[Array, " b"]) -> PivotState:
         """Compare one pivot's window with its reference, in every row that is due."""
-        k, valid = self._prompt_keys(p, cache, encode)
-        s = focus(state.queries[:, p], k, valid, pool=self.pool, heads=self.heads)
+        valid = jnp.arange(state.reference.shape[-1]) < state.held[:, p][:, None]
+        s = focus(self._prompt_scores(p, state, cache, encode), valid, pool=self.pool, heads=self.heads)
         rank = probability_keys(s, jnp.broadcast_to(valid[:, None], s.shape))
         chosen = top(rank, jnp.broadcast_to(state.base[:, None], s.shape[:2]))
         median = jnp.median(overlaps(chosen, state.reference[:, p], state.base), axis=1)
@@ -208,15 +208,19 @@ class PivotRefresh(Retriever):
             trace=state.trace.at[jnp.arange(due.shape[0]), p, column].set(median, mode="drop"),
         )
 
-    def _prompt_keys(self, p: Any, cache: Any, encode: Encoder):
-        """The keys of a pivot's prompt slots [b n d], and which of them there are."""
-        state = cache.retrieval
+    def _prompt_scores(self, p: Any, state: PivotState, cache: Any, encode: Encoder) -> Float32[Array, "b w g n"]:
+        """Scores of a pivot's queries over the prompt slots it holds, as many queries of one token, each of which sees them all."""
         layer, h = jnp.asarray(self.clusters.pivots)[p]
-        i = jnp.arange(state.reference.shape[-1], dtype=jnp.int32)
-        rows = jnp.take(cache.k, cache.start[layer, :, h][:, None] + i, axis=0, mode="clip")
-        decode = lambda e, x: e.decode(x, state.queries.dtype)  # noqa: E731
-        keys = of_head(decode, encode, rows, layer=layer, head=h, heads=self.clusters.shape[1])
-        return keys, i < state.held[:, p][:, None]
+        (b, _, w, g, d), n = state.queries.shape, state.reference.shape[-1]
+
+        def scores(encode, q):
+            region = lambda x: jnp.broadcast_to(x[:, None], (1, *q.shape[:2]))  # noqa: E731
+            start, held = region(cache.start[layer, :, h]), region(state.held[:, p])
+            prompt = cache.replace(start=start, length=held, capacity=held, budget=held)
+            return encode.scores(q, prompt, 0, positions=jnp.zeros((b, 1), jnp.int32), window=None, cap=n)
+
+        q = state.queries[:, p].reshape(b, w * g, 1, d)
+        return of_head(scores, encode, q, layer=layer, head=h, heads=self.clusters.shape[1]).reshape(b, w, g, n)
 
 
 def _offsets(lengths: list[int], satellites: int) -> np.ndarray:
@@ -231,7 +235,8 @@ def _first_reference(q, k, keep, h, *, base, pool, heads, size: int) -> Bool[Arr
     q, k, keep = q[h], k[h], keep[h]
     valid = jnp.arange(k.shape[0]) < keep.sum()
     slots = jnp.minimum(listed(keep[None, None], k.shape[0])[0, 0], k.shape[0] - 1)
-    s = focus(q.transpose(1, 0, 2)[None], k[slots][None], valid[None], pool=pool, heads=heads)[0]
+    z = jnp.einsum("gtd,nd->tgn", q, k[slots], preferred_element_type=jnp.float32) / jnp.sqrt(jnp.float32(k.shape[-1]))
+    s = focus(z[None], valid[None], pool=pool, heads=heads)[0]
     return jnp.pad(most_probable(s, base, valid[None])[0], (0, size - k.shape[0]))
 
 

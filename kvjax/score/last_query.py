@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Float32
+from jaxtyping import Array, Bool, Float32
 
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.window_scores import window_scores
@@ -15,16 +15,12 @@ from kvjax.types import Scores
 from kvjax.view import LayerView
 
 
-def focus(
-    q: Float[Array, "b w g d"], k: Float[Array, "b n d"], valid: Bool[Array, "b n"], *, pool: Any, heads: Any
-) -> Float32[Array, "b w n"]:
-    """s = heads(pool(softmax_n(q k / sqrt(d)))) of w queries of one KV head over its valid keys, each query by itself.
+def focus(z: Float32[Array, "b w g n"], valid: Bool[Array, "b n"], *, pool: Any, heads: Any) -> Float32[Array, "b w n"]:
+    """s = heads(pool(softmax_n(z))) of the scores z = q k / sqrt(d) of w queries of one KV head, each query by itself.
 
-    Zero where not valid; `pool` runs over the slots in the order given.
+    Zero where not valid, which z may say by -inf or not at all; `pool` runs over the slots in the order given.
     """
-    b, w, g, d = q.shape  # not `window_scores`: inside the loop over pivots this order of operations takes a third of its time
-    z = jnp.einsum("bqd,bnd->bqn", q.reshape(b, w * g, d), k, preferred_element_type=jnp.float32)
-    z = jnp.where(valid[:, None, None], z.reshape(b, w, g, -1) / jnp.sqrt(jnp.float32(d)), -jnp.inf)
+    z = jnp.where(valid[:, None, None], z, -jnp.inf)
     a = jnp.exp(z - jnp.max(z, -1, keepdims=True, initial=jnp.finfo(jnp.float32).min))
     a = a / jnp.maximum(a.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
     return jnp.where(valid[:, None], heads(pool(a)), 0.0)
