@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import kvjax
 from kvjax.evict import group
+from kvjax.evidence import ColumnSums
 from kvjax.score import AccumulatedAttention, AllMean, NoPool, Recency, WindowAttention
 from kvjax.select import TopK
+from kvjax.stage import Scorer
 from tests.conftest import ids_of
 from tests.reference import streaming
 
@@ -49,6 +52,18 @@ def run(lm, ids, policy):
     return cache
 
 
+@struct.dataclass
+class OfTheStep(Scorer):
+    """The attention of the step's queries alone, read where slots are scored."""
+
+    @property
+    def needs(self):
+        return frozenset({ColumnSums()})
+
+    def score(self, view, seen):
+        return jnp.broadcast_to(seen.column_sums().mean(1, keepdims=True), view.pos.shape)
+
+
 CASES = {
     "h2o": (
         kvjax.Policy(score=AccumulatedAttention(), select=TopK(recent=4), when=kvjax.Every(1), budget=BUDGET),
@@ -70,11 +85,15 @@ CASES = {
         ),
         dict(score=streaming.by_last_row, all_heads=True),
     ),
+    "the step's attention": (
+        kvjax.Policy(score=OfTheStep(), when=kvjax.Every(1, after_prefill=False), budget=BUDGET),
+        dict(score=streaming.by_last_row, all_heads=True, after_prefill=False),
+    ),
 }  # fmt: skip
 
 
 #: The rest runs with the slow tests.
-QUICK = ("h2o", "tova")
+QUICK = ("h2o", "tova", "the step's attention")
 
 
 @pytest.mark.parametrize("case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CASES])

@@ -41,11 +41,11 @@ def choose(reader: Reader, cache: KVCache, group: Group) -> tuple[Moves, Choice 
     score, select = reader.policy.score, reader.policy.select
     slots, used, order = _by_position(cache, group)
 
-    def judge(layer, seen, slots, used, budget):
-        view, evidence = reader.view(cache, layer, slots, used), reader.evidence(cache, layer, seen)
+    def judge(layer, seen, slots, used, order, budget):
+        view, evidence = reader.view(cache, layer, slots, used), reader.evidence(cache, layer, seen, order)
         return score.at(layer).score(view, evidence), select.protected(view, budget), view.pos
 
-    scores, protected, pos = group.each(judge, slots, used, group.budget)
+    scores, protected, pos = group.each(judge, slots, used, order, group.budget)
     ranking = Ranking(scores=scores, protected=protected, valid=used, pos=pos)
     keep = jnp.where(group.due[..., None], select(ranking, group.budget), used)
     moves = plan(regions(jnp.put_along_axis(keep, order, keep, -1, inplace=False)), regions(group.valid))

@@ -40,9 +40,9 @@ class Reader:
     offset: Int32[Array, " b"]
     count: Int32[Array, " b"]
 
-    def evidence(self, cache: KVCache, layer: Layer, seen: Seen) -> Evidence:
-        """A layer's evidence: what is carried, and what is of the step alone."""
-        block = StepBlock(reader=self, cache=cache, layer=layer, seen=seen)
+    def evidence(self, cache: KVCache, layer: Layer, seen: Seen, order: Int32[Array, "b h n"] | None = None) -> Evidence:
+        """A layer's evidence: what is carried, and what is of the step alone, by slot of the region or in the `order` of a view."""
+        block = StepBlock(reader=self, cache=cache, layer=layer, seen=seen, order=order)
         now = {need.key: need.now(block) for need in self.policy.score.needs if not need.carried}
         return seen.evidence.replace(data={**seen.evidence.data, **now})
 
@@ -62,6 +62,7 @@ class StepBlock:
     cache: KVCache
     layer: Layer
     seen: Seen
+    order: Int32[Array, "b h n"] | None
 
     @property
     def heads(self) -> Any:
@@ -87,7 +88,8 @@ class StepBlock:
         which = jnp.asarray([windows.index(window) for window in reader.windows])[self.layer]
         p = probabilities(lax.switch(which, [partial(scores, window) for window in windows]), self.seen.lse)
         real = (t < self.count[:, None])[:, None, None, :, None]
-        return jnp.where(real, p, 0.0).sum(3)
+        sums = jnp.where(real, p, 0.0).sum(3)
+        return sums if self.order is None else jnp.take_along_axis(sums, self.order[:, :, None], -1)
 
 
 def zeros(f: Callable, x: Any) -> Any:
