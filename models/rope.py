@@ -36,9 +36,13 @@ class Rope:
     def rotate(
         self, x: Float[Array, "... d"], cos: Float32[Array, "... half"], sin: Float32[Array, "... half"]
     ) -> Float[Array, "... d"]:
-        """Rotate x [.., d] by cos, sin [.., d/2] (broadcast against x's leading axes); keeps x's dtype."""
-        first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+        """Rotate x [.., d] by cos, sin [.., d/2] (broadcast against x's leading axes); keeps x's dtype.
+
+        Halves are an axis that is turned round, not parts that are joined again: XLA makes one program of it.
+        """
+        halves = x.astype(jnp.float32).reshape(*x.shape[:-1], 2, x.shape[-1] // 2)
+        signed = sin[..., None, :] * np.array([[-1], [1]], np.float32)
+        return (halves * cos[..., None, :] + halves[..., ::-1, :] * signed).reshape(x.shape).astype(x.dtype)
 
 
 def plain(theta: float, dim: int) -> Rope:
