@@ -94,11 +94,20 @@ class KVCache:
         """Bytes of the slots reserved for tokens to come."""
         return int((np.asarray(self.capacity) - self.lengths).sum()) * self.slot_nbytes
 
+    def split(self) -> tuple["KVCache", Any]:
+        """The cache without what decoding only reads, and that: caches share it, and no program is given it to overwrite."""
+        if not hasattr(self.retrieval, "split"):
+            return self, ()
+        state, read = self.retrieval.split()
+        return self.replace(retrieval=state), read
+
+    def joined(self, read: Any) -> "KVCache":
+        """The cache with what `split` took out."""
+        return self if read == () else self.replace(retrieval=self.retrieval.joined(read))
+
     def adopted(self, old: "KVCache") -> "KVCache":
         """This cache as a program gave it back, with what outlives programs taken over from `old`, the one it was given."""
-        take_over = getattr(self.retrieval, "adopt", None)
-        retrieval = take_over(old.retrieval) if take_over else self.retrieval
-        return self.replace(v=self.values.adopt(self.v, old.v), retrieval=retrieval)
+        return self.replace(v=self.values.adopt(self.v, old.v))
 
     def kept(self, layer: int) -> list[list[np.ndarray]]:
         """Original positions held, by row and KV head, ascending."""

@@ -28,7 +28,7 @@ class Decoded:
         lengths: int32 [B], tokens of each row, the stop token included.
         logits: float32 [B, new, V] that each token was chosen from, if asked for.
         cache: the cache with every emitted token in it, ready to go on.
-        info: {"seconds", "steps", "ms_per_token", "nbytes", "slots"}.
+        info: {"seconds" of the loop, "steps", "ms_per_token", "nbytes", "slots"}.
     """
 
     tokens: np.ndarray
@@ -56,8 +56,8 @@ def _choose_token(state_logits, running, last, *, sampler, key, i):
 
 
 @partial(jax.jit, static_argnames=("width", "keep_logits"), donate_argnames=("cache",))
-def _loop(spec: Spec, params, cache: KVCache, sampler, key, stop, limit, *, width: int, keep_logits: bool):
-    """Up to `limit` tokens a row in one program; `width` is the size of the output buffer."""
+def _loop(spec: Spec, params, cache: KVCache, read, sampler, key, stop, limit, *, width: int, keep_logits: bool):
+    """Up to `limit` tokens a row in one program; the cache is `split`; `width` is the size of the output buffer."""
     rows = cache.position.shape[0]
     seen = jnp.zeros((rows, width, cache.logits.shape[1]) if keep_logits else (rows, 0, 1), jnp.float32)
 
@@ -65,9 +65,9 @@ def _loop(spec: Spec, params, cache: KVCache, sampler, key, stop, limit, *, widt
         last = s.tokens[:, jnp.maximum(s.i - 1, 0)]
         token = _choose_token(s.cache.logits, s.running, last, sampler=sampler, key=key, i=s.i)
         logits = s.logits.at[:, s.i].set(s.cache.logits) if keep_logits else s.logits
-        new = step(spec, params, s.cache, token, running=s.running)
+        new = step(spec, params, s.cache.joined(read), token, running=s.running)
         return _Loop(
-            cache=new,
+            cache=new.split()[0],
             tokens=s.tokens.at[:, s.i].set(token),
             logits=logits,
             lengths=s.lengths + s.running,
@@ -119,12 +119,13 @@ def decode(
     check_cache(lm, cache, policy, new)
     key = _key_for(sampler, key)
     roomy, cap = make_room(cache, policy, new, reserve=reserve)
+    owned, read = jax.block_until_ready(roomy).split()
     began = time.perf_counter()
     end = _loop(
-        Spec.of(lm.decoder, policy, cap), lm.params, roomy, sampler, key, _stops(lm, stop), np.int32(new),
+        Spec.of(lm.decoder, policy, cap), lm.params, owned, read, sampler, key, _stops(lm, stop), np.int32(new),
         width=power_of_two(new), keep_logits=return_logits,
     )  # fmt: skip
-    steps, cache = int(end.i), end.cache.adopted(roomy)
+    steps, cache = int(end.i), end.cache.adopted(roomy).joined(read)
     seconds = time.perf_counter() - began
     info = dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots)
     tokens, lengths = np.asarray(end.tokens)[:, :steps], np.asarray(end.lengths)
@@ -134,9 +135,10 @@ def decode(
 
 
 @partial(jax.jit, donate_argnames=("cache",))
-def _one(spec: Spec, params, cache: KVCache, sampler, key, i, running, last, stop):
+def _one(spec: Spec, params, cache: KVCache, read, sampler, key, i, running, last, stop):
     token = _choose_token(cache.logits, running, last, sampler=sampler, key=key, i=i)
-    return step(spec, params, cache, token, running=running), token, running & ~(token[:, None] == stop).any(-1)
+    new, _ = step(spec, params, cache.joined(read), token, running=running).split()
+    return new, token, running & ~(token[:, None] == stop).any(-1)
 
 
 def stream(
@@ -149,8 +151,9 @@ def stream(
     cache, cap = make_room(cache, policy, new)
     spec, stops, rows = Spec.of(lm.decoder, policy, cap), _stops(lm, stop), cache.position
     running, token = jax.device_put((np.ones(rows.shape, bool), np.zeros(rows.shape, np.int32)), rows.sharding)
+    cache, read = cache.split()
     for i in range(max_new_tokens):
-        new, token, running = _one(spec, lm.params, cache, sampler, key, np.int32(i), running, token, stops)
+        new, token, running = _one(spec, lm.params, cache, read, sampler, key, np.int32(i), running, token, stops)
         cache = new.adopted(cache)
         yield np.asarray(token)
         if not running.any():

@@ -27,12 +27,12 @@ class Extended:
 
 
 @partial(jax.jit, static_argnames=("keep_logits",), donate_argnames=("cache",))
-def _read(spec: Spec, params, cache: KVCache, tokens, count, *, keep_logits: bool):
-    cache, x = run_tokens(spec, params, cache, tokens, count)
+def _read(spec: Spec, params, cache: KVCache, read, tokens, count, *, keep_logits: bool):
+    cache, x = run_tokens(spec, params, cache.joined(read), tokens, count)
     last = lambda x: jnp.take_along_axis(x, jnp.maximum(count - 1, 0)[:, None, None], 1)  # noqa: E731
     every = spec.decoder.unembed(params, x) if keep_logits else None
     logits = last(every) if keep_logits else spec.decoder.unembed(params, last(x))
-    return cache.replace(logits=jnp.where((count > 0)[:, None], logits[:, 0], cache.logits)), every
+    return cache.replace(logits=jnp.where((count > 0)[:, None], logits[:, 0], cache.logits)).split()[0], every
 
 
 def _width(tokens: int, rows: int, block: int) -> int:
@@ -77,14 +77,14 @@ def extend(
     check_cache(lm, cache, policy, table.shape[1])
     block = 1 if policy.retrieve.stepwise else block
     cache, cap = make_room(cache, policy, table.shape[1], block=min(block, table.shape[1]), reserve=reserve)
-    logits = []
+    (cache, read), logits = cache.split(), []
     for at in range(0, table.shape[1], block):
         part = table[:, at : at + block]
         width = _width(part.shape[1], len(rows), block)
         tokens = np.pad(part, ((0, 0), (0, width - part.shape[1])))
         count = np.clip(counts - at, 0, part.shape[1]).astype(np.int32)
-        new, out = _read(Spec.of(lm.decoder, policy, cap), lm.params, cache, tokens, count, keep_logits=return_logits)
+        new, out = _read(Spec.of(lm.decoder, policy, cap), lm.params, cache, read, tokens, count, keep_logits=return_logits)
         cache = new.adopted(cache)
         if return_logits:
             logits.append(out[:, : part.shape[1]])
-    return Extended(cache=cache, logits=jnp.concatenate(logits, 1) if return_logits else None)
+    return Extended(cache=cache.joined(read), logits=jnp.concatenate(logits, 1) if return_logits else None)

@@ -39,7 +39,10 @@ def _committed(x):
 
 
 def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCache:
-    """The same cache in a pool with these capacities (each at least its length); it shares no buffer with the old one."""
+    """The same cache in a pool with these capacities (each at least its length).
+
+    It shares no buffer with the old one but what decoding only reads.
+    """
     trim()
     start, capacity, slots = plan_regions(np.maximum(capacity, cache.lengths), reserve_slots)
     pooled = [name for name in ("k", "v", "pos", "stats") if name != "v" or cache.values.home == "device"]
@@ -48,9 +51,9 @@ def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCa
     pools = jax.tree.map(_committed, moved | dict(start=to, capacity=jnp.asarray(capacity)))
     if "v" not in pooled:
         pools["v"] = cache.values.relocate(cache.v, cache.start, pools["start"], cache.length, slots)
-    rest = {f.name: getattr(cache, f.name) for f in fields(cache) if f.name not in pools}
-    made = KVCache(**pools, **jax.tree.map(_fresh, rest))
-    return made.adopted(cache.replace(v=made.v))
+    owned, read = cache.split()
+    rest = {f.name: getattr(owned, f.name) for f in fields(owned) if f.name not in pools}
+    return KVCache(**pools, **jax.tree.map(_fresh, rest)).joined(read)
 
 
 def stack(caches: list[KVCache]) -> KVCache:

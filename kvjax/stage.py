@@ -136,6 +136,7 @@ class Retriever(Stage):
     """Which of the slots held a query reads, and what is fetched from elsewhere while decoding.
 
     Its state, `cache.retrieval`, is () or a pytree class with a static method `stack(states)` that makes one batch of several rows.
+    A state with parts that decoding only reads has `split() -> (rest, parts)` and `joined(parts)`: they are not copied then.
     """
 
     #: Whether known tokens are fed one at a time, so that every token is seen by `observe`.

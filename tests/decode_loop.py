@@ -23,7 +23,7 @@ def operands(lm, pre, policy, slots: int):
     grown = lambda x: jax.device_put(jnp.zeros((slots, *x.shape[1:]), x.dtype), x.sharding)  # noqa: E731
     cache = jax.tree.map(lambda x: grown(x) if x.shape[:1] == (cache.slots,) else x, cache)
     rest = Greedy(), jax.random.key(0), decode._stops(lm, None), np.int32(16)
-    return Spec.of(lm.decoder, policy, cap), lm.params, cache, *rest
+    return Spec.of(lm.decoder, policy, cap), lm.params, *cache.split(), *rest
 
 
 def pools(cache) -> list[jax.Array]:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvjax import allocate, select
-from kvjax.select.ranking import keys, top
+from kvjax.kernels.select_top import select_top
+from kvjax.select.ranking import keys
 from kvjax.view import Ranking
 from tests.conftest import run_stage
 from tests.reference.adaptive import adaptive
@@ -53,7 +54,7 @@ def test_invalid_slots_are_never_kept(scores, used, budget):
 
 def test_nan_scores_rank_below_every_number_but_above_padding():
     ranking = ranking_of([[[[np.nan, -np.inf, 1.0, 5.0]]]], valid=[True, True, True, False])
-    keep = lambda k: np.asarray(top(keys(ranking), jnp.full((1, 1, 1), k, jnp.int32)))[0, 0, 0].tolist()  # noqa: E731
+    keep = lambda k: np.asarray(select_top(keys(ranking), jnp.full((1, 1, 1), k, jnp.int32)))[0, 0, 0].tolist()  # noqa: E731
     assert keep(1) == [False, False, True, False]
     assert keep(2) == [False, True, True, False]
     assert keep(4) == [True, True, True, False]

@@ -8,7 +8,8 @@ from jaxtyping import Array, Int32, UInt32
 
 from kvjax.allocate.uniform import Uniform
 from kvjax.evidence import Evidence, Need
-from kvjax.select.ranking import keys, top
+from kvjax.kernels.select_top import select_top
+from kvjax.select.ranking import keys
 from kvjax.stage import Allocator
 from kvjax.types import Layer, Number
 from kvjax.view import LayerView, Ranking
@@ -18,9 +19,9 @@ def flattened_counts(
     rank: UInt32[Array, "l b h n"], budget: Int32[Array, "l b h"], safe: Int32[Array, "l b h"]
 ) -> Int32[Array, "l b h"]:
     """How many of a layer's Σ_h budget best slots fall in each head, every head's best `safe` slots forced in."""
-    forced = jnp.where(top(rank, safe), jnp.uint32(0xFFFFFFFF), rank)
+    forced = jnp.where(select_top(rank, safe), jnp.uint32(0xFFFFFFFF), rank)
     flat = forced.reshape(*rank.shape[:2], -1)
-    return top(flat, budget.sum(-1)).reshape(rank.shape).sum(-1).astype(jnp.int32)
+    return select_top(flat, budget.sum(-1)).reshape(rank.shape).sum(-1).astype(jnp.int32)
 
 
 @struct.dataclass

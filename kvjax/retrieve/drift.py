@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 from kvjax.encode.callback import ByCallback
 from kvjax.encode.values import OnHost, listed
 from kvjax.evidence import Need, WindowQueries
+from kvjax.kernels.select_top import select_top
 from kvjax.retrieve.clusters import Clusters
 from kvjax.retrieve.pivot_state import PivotState, empty
 from kvjax.retrieve.satellites import deliver, of_head
@@ -20,7 +21,6 @@ from kvjax.score.heads import GroupMax
 from kvjax.score.last_query import focus
 from kvjax.score.pool import AvgPool
 from kvjax.select.probable import most_probable, probability_keys
-from kvjax.select.ranking import top
 from kvjax.stage import Encoder, Retriever
 from kvjax.types import Number
 
@@ -184,16 +184,16 @@ class PivotRefresh(Retriever):
         state = cache.retrieval.replace(steps=cache.retrieval.steps + count)
         due = (count > 0) & self.window.ends(state.steps, self.w)
         judge = partial(self._judge, cache=cache, encode=encode, due=due)
-        bare = state.replace(k=None, v=None)  # a loop's carry is copied: the satellites' prompts stay outside
-        bare = lax.fori_loop(0, jnp.where(due.any(), len(self.clusters.pivots), 0), judge, bare)
-        return cache.replace(retrieval=bare.replace(k=state.k, v=state.v, windows=bare.windows + due))
+        state, stores = state.split()  # a loop's carry is copied: the satellites' prompts stay outside
+        state = lax.fori_loop(0, jnp.where(due.any(), len(self.clusters.pivots), 0), judge, state)
+        return cache.replace(retrieval=state.replace(windows=state.windows + due).joined(stores))
 
     def _judge(self, p: Any, state: PivotState, *, cache: Any, encode: Encoder, due: Bool[Array, " b"]) -> PivotState:
         """Compare one pivot's window with its reference, in every row that is due."""
         valid = jnp.arange(state.reference.shape[-1]) < state.held[:, p][:, None]
         s = focus(self._prompt_scores(p, state, cache, encode), valid, pool=self.pool, heads=self.heads)
         rank = probability_keys(s, jnp.broadcast_to(valid[:, None], s.shape))
-        chosen = top(rank, jnp.broadcast_to(state.base[:, None], s.shape[:2]))
+        chosen = select_top(rank, jnp.broadcast_to(state.base[:, None], s.shape[:2]))
         median = jnp.median(overlaps(chosen, state.reference[:, p], state.base), axis=1)
         judged = due & (state.base > 0) & (state.base < state.held[:, p])
         drift = judged & (median < self.theta)
@@ -236,7 +236,7 @@ def _first_reference(q, k, keep, h, *, base, pool, heads, size: int) -> Bool[Arr
     valid = jnp.arange(k.shape[0]) < keep.sum()
     slots = jnp.minimum(listed(keep[None, None], k.shape[0])[0, 0], k.shape[0] - 1)
     z = jnp.einsum("gtd,nd->tgn", q, k[slots], preferred_element_type=jnp.float32) / jnp.sqrt(jnp.float32(k.shape[-1]))
-    s = focus(z[None], valid[None], pool=pool, heads=heads)[0]
+    s = focus(jnp.where(valid, z, -jnp.inf)[None], valid[None], pool=pool, heads=heads)[0]
     return jnp.pad(most_probable(s, base, valid[None])[0], (0, size - k.shape[0]))
 
 

@@ -48,9 +48,13 @@ class PivotState:
         """Bytes that went from the host to the device for each row, keys and values: 2 d b_e Σ L_m over all refreshes."""
         return 2 * self.fetched * self.queries.shape[-1] * self.queries.dtype.itemsize
 
-    def adopt(self, old: "PivotState") -> "PivotState":
-        """This state with its stores kept alive by what kept those of `old`."""
-        return self.replace(k=self.host.adopt(self.k, old.k), v=self.host.adopt(self.v, old.v))
+    def split(self) -> tuple["PivotState", Any]:
+        """The state without its stores, which decoding only reads, and the stores."""
+        return self.replace(k=None, v=None), (self.k, self.v)
+
+    def joined(self, stores: Any) -> "PivotState":
+        """The state with its stores."""
+        return self.replace(k=stores[0], v=stores[1])
 
     @staticmethod
     def stack(states: list) -> "PivotState":

@@ -9,8 +9,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Int32
 
 from kvjax.kernels.compact import first
+from kvjax.kernels.select_top import select_top
 from kvjax.retrieve.clusters import Clusters
-from kvjax.select.ranking import top
 from kvjax.stage import Encoder
 
 #: Slots fetched at a time.
@@ -50,7 +50,7 @@ def deliver(cache: Any, encode: Encoder, clusters: Clusters, *, real: Bool[Array
 
     def satellite(i, pools):
         r, m = order[i] // many, order[i] % many
-        chosen = top(state.latest[r, pivot_of[m]][None], state.room[r, m][None])[0]
+        chosen = select_top(state.latest[r, pivot_of[m]][None], state.room[r, m][None])[0]
         where = dict(layer=layer_of[m], head=head_of[m], pivot=jnp.asarray(clusters.pivots)[pivot_of[m], 1])
         return _overwrite(pools, cache, encode, clusters, row=r, member=m, ranks=jnp.cumsum(chosen, dtype=jnp.int32), **where)
 

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32
 
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.kernels.softmax import softmax
 from kvjax.kernels.window_scores import window_scores
 from kvjax.score.heads import GroupMax
 from kvjax.score.pool import AvgPool
@@ -18,12 +19,9 @@ from kvjax.view import LayerView
 def focus(z: Float32[Array, "b w g n"], valid: Bool[Array, "b n"], *, pool: Any, heads: Any) -> Float32[Array, "b w n"]:
     """s = heads(pool(softmax_n(z))) of the scores z = q k / sqrt(d) of w queries of one KV head, each query by itself.
 
-    Zero where not valid, which z may say by -inf or not at all; `pool` runs over the slots in the order given.
+    Zero where not valid: there z is -inf; `pool` runs over the slots in the order given.
     """
-    z = jnp.where(valid[:, None, None], z, -jnp.inf)
-    a = jnp.exp(z - jnp.max(z, -1, keepdims=True, initial=jnp.finfo(jnp.float32).min))
-    a = a / jnp.maximum(a.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
-    return jnp.where(valid[:, None], heads(pool(a)), 0.0)
+    return jnp.where(valid[:, None], heads(pool(softmax(z))), 0.0)
 
 
 @struct.dataclass

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
-from kvjax.select.ranking import top
+from kvjax.kernels.select_top import select_top
 
 
 def probability_keys(a: Float32[Array, "*x n"], valid: Bool[Array, "*x n"]) -> UInt32[Array, "*x n"]:
@@ -15,4 +15,4 @@ def probability_keys(a: Float32[Array, "*x n"], valid: Bool[Array, "*x n"]) -> U
 
 def most_probable(a: Float32[Array, "*x n"], k: Int32[Array, "*x"], valid: Bool[Array, "*x n"]) -> Bool[Array, "*x n"]:
     """topk(a, k) among the valid entries as a mask; equal values by lower index."""
-    return top(probability_keys(a, valid), k)
+    return select_top(probability_keys(a, valid), k)

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
-from kvjax.select.ranking import keys, top
+from kvjax.kernels.select_top import select_top
+from kvjax.select.ranking import keys
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
 from kvjax.view import LayerView, Ranking
@@ -32,4 +33,4 @@ class TopK(Selector):
         return view.valid & ((view.pos < self.sinks) | (view.pos >= oldest[..., None]))
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
-        return top(keys(ranking), jnp.maximum(budget, 1))
+        return select_top(keys(ranking), jnp.maximum(budget, 1))

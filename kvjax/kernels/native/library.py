@@ -21,18 +21,23 @@ import numpy as np
 
 from kvjax.home import cache_folder
 
-SOURCES = ("attention.cc", "codebook.cc", "linear.cc", "selection.cc", "values.cc")
-_OPERATIONS = "ragged_attention ragged_scores gather_attention codebook_scores linear select_mass weighted_values"
-CALLS = tuple(f"kvjax_{name}" for name in _OPERATIONS.split())
+SOURCES = ("attention.cc", "codebook.cc", "linear.cc", "mass.cc", "softmax.cc", "top.cc", "values.cc")
+CALLS = tuple(
+    f"kvjax_{name}"
+    for name in (
+        "ragged_attention", "ragged_scores", "gather_attention", "codebook_scores", "linear", "select_mass", "select_top",
+        "softmax", "weighted_values",
+    )
+)
 #: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
 
 _log = logging.getLogger(__name__)
 
 
-def call(name: str, *arrays: Any, shapes: Any, **attributes: Any) -> Any:
-    """The results, of `shapes` in float32, of the custom call `kvjax_<name>`; `missing()` has to be None."""
-    results = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, np.float32), shapes, is_leaf=lambda x: isinstance(x, tuple))
+def call(name: str, *arrays: Any, shapes: Any, dtype: Any = np.float32, **attributes: Any) -> Any:
+    """The results, of `shapes`, of the custom call `kvjax_<name>`; `missing()` has to be None."""
+    results = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, dtype), shapes, is_leaf=lambda x: isinstance(x, tuple))
     return jax.ffi.ffi_call(f"kvjax_{name}", results, vmap_method="sequential")(*arrays, **attributes)
 
 

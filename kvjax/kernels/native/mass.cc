@@ -1,9 +1,9 @@
 // The fewest probabilities that reach a share of the mass, as an XLA custom call. Definition: select_mass/api.py.
 #include <vector>
 
-#include "attention.h"
 #include "operands.h"
 #include "parallel.h"
+#include "softmax.h"
 
 namespace kvjax {
 namespace {
@@ -14,30 +14,6 @@ constexpr double SLOP = 1e-6;
 constexpr int DIGIT = 10, BINS = 1 << DIGIT;
 
 inline int32_t pattern(float p) { return bits_of<int32_t>(p) & 0x3fffffff; }
-
-// scores -> probabilities -> out, and log sum exp. Sums of a piece in float32, of pieces in double.
-float probabilities(const float* scores, int64_t n, float* out) {
-  float high = LOW;
-  for (int64_t i = 0; i < n; ++i) high = std::max(high, scores[i]);
-  double total = 0;
-  for (int64_t first = 0; first < n; first += PIECE) {
-    const int64_t width = std::min(PIECE, n - first);
-    alignas(64) float piece[PIECE];
-    std::copy_n(scores + first, width, piece);
-    std::fill(piece + width, piece + PIECE, NOTHING);
-    Vec added = {};
-    for (int64_t i = 0; i < width; i += WIDTH) {
-      const Vec weights = exponential(load(piece + i) - high);
-      store(piece + i, weights);
-      added += weights;
-    }
-    std::copy_n(piece, width, out + first);
-    total += sum(added);
-  }
-  const float inverse = total > 0 ? float(1 / total) : 0;
-  for (int64_t i = 0; i < n; ++i) out[i] *= inverse;
-  return total > 0 ? high + float(std::log(total)) : NOTHING;
-}
 
 struct Cut {
   float value;     // the least probability taken

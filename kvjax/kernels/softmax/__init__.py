@@ -1,0 +1,5 @@
+"""Softmax along the slots, zero where nothing is seen."""
+
+from .api import softmax
+
+__all__ = ["softmax"]
