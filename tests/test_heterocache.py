@@ -196,6 +196,17 @@ def test_homes_of_the_copies(lm, pre, host):
     assert (got.cache.retrieval.refreshes == want.cache.retrieval.refreshes).all()
 
 
+def test_the_satellites_prompts_are_shared_by_caches_and_never_copied(lm, pre):
+    policy = policy_with(theta=1.5)
+    cache = kvjax.compress(pre, policy)
+    first = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=())
+    longer = kvjax.extend(lm, first.cache, ids_of(3), policy).cache
+    for later in (first.cache, longer):
+        assert later.retrieval.k is cache.retrieval.k and later.retrieval.v is cache.retrieval.v
+    again = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=())
+    np.testing.assert_array_equal(again.tokens, first.tokens)
+
+
 def test_two_kinds_of_host_memory_are_refused(pre):
     with pytest.raises(ValueError, match="the same home"):
         kvjax.compress(pre, policy_with().replace(encode=Plain(values=ByCallback())))
