@@ -83,19 +83,30 @@ void hide(const Seen& seen, Slots slots, int64_t n, int64_t first_row, int64_t r
       if (!seen(slots(i), first_row + r)) scores[r * stride + i] = NOTHING;
 }
 
-// scores -> exp(scores - their maximum), with the maximum and the sum. Room for whole vectors behind the n scores.
-inline void softmax(float* scores, int64_t n, float* high, float* total) {
-  for (int64_t i = n; i % WIDTH; ++i) scores[i] = NOTHING;
-  Vec most = all(LOW), added = {};
-  for (int64_t i = 0; i < n; i += WIDTH) most = larger(most, load(scores + i));
-  float top = LOW;
-  for (int i = 0; i < WIDTH; ++i) top = std::max(top, most[i]);
+// The maximum of whole vectors of scores, LOW where there is none above it.
+inline float greatest(const float* scores, int64_t n) {
+  Vec most = all(LOW);
+  for (int64_t i = 0; i + WIDTH <= n; i += WIDTH) most = larger(most, load(scores + i));
+  float high = LOW;
+  for (int i = 0; i < WIDTH; ++i) high = std::max(high, most[i]);
+  return high;
+}
+
+// scores -> exp(scores - high), and their sum; whole vectors.
+inline float exponentials(float* scores, int64_t n, float high) {
+  Vec added = {};
   for (int64_t i = 0; i < n; i += WIDTH) {
-    const Vec weights = exponential(load(scores + i) - top);
+    const Vec weights = exponential(load(scores + i) - high);
     store(scores + i, weights);
     added += weights;
   }
-  *high = top, *total = sum(added);
+  return sum(added);
+}
+
+// scores -> exp(scores - their maximum), with the maximum and the sum. Room for whole vectors behind the n scores.
+inline void softmax(float* scores, int64_t n, float* high, float* total) {
+  for (; n % WIDTH; ++n) scores[n] = NOTHING;
+  *high = greatest(scores, n), *total = exponentials(scores, n, *high);
 }
 
 // Query rows that share a reading of a piece: their scores fit beside a few keys in the first-level cache.

@@ -1,29 +1,15 @@
 """Mass selection on a GPU by Triton: one program a row instead of thirty-one reductions over all of them."""
 
-import dataclasses
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import jax_triton as jt
-import triton
+
+from kvjax.kernels.row_tiling import Config
 
 from . import digits
 from .xla import SLOP
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Tiling: slots a step while sixteen thresholds are tried, slots a step elsewhere, warps a program."""
-
-    block: int = 512
-    wide: int = 2048
-    warps: int = 8
-
-    def of(self, n: int) -> dict:
-        """No step is wider than a row."""
-        most = max(64, triton.next_power_of_2(n))
-        return dict(BLOCK=min(self.block, most), WIDE=min(self.wide, most), num_warps=self.warps)
 
 
 def refuses(scores, tau) -> str | None:

@@ -1,28 +1,14 @@
 """The k largest on a GPU by Triton: one program a row, where a loop of XLA's asks the host after every halving."""
 
-import dataclasses
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import jax_triton as jt
-import triton
+
+from kvjax.kernels.row_tiling import Config
 
 from . import digits
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Tiling: keys a step while sixteen thresholds are tried, keys a step elsewhere, warps a program."""
-
-    block: int = 512
-    wide: int = 2048
-    warps: int = 8
-
-    def of(self, n: int) -> dict:
-        """No step is wider than a row."""
-        most = max(64, triton.next_power_of_2(n))
-        return dict(BLOCK=min(self.block, most), WIDE=min(self.wide, most), num_warps=self.warps)
 
 
 def refuses(rank, k) -> str | None:

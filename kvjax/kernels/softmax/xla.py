@@ -1,4 +1,4 @@
-"""Softmax in plain XLA, which makes one kernel of it on a GPU."""
+"""Softmax in plain XLA."""
 
 import jax
 import jax.numpy as jnp
