@@ -50,6 +50,10 @@ class Assembled:
     spills: int
     shared: int
 
+    def fits(self, capability: int) -> bool:
+        """Nothing spilled, and no more registers and shared memory than the card gives a thread and a program."""
+        return self.spills == 0 and self.registers <= 255 and self.shared <= SHARED[capability]
+
 
 @contextmanager
 def compute_capability(value: int):

@@ -139,7 +139,7 @@ def test_registers_and_shared_memory_suffice(d, dtype, pool, capability):
     report = deviceless.assembled(every, q, k, v, *where, lists, capability=capability)
     assert sorted(kernel.name for kernel in report) == ["attend"] * 3 + ["combine", "score"]
     for kernel in report:
-        assert kernel.spills == 0 and kernel.registers <= 255 and kernel.shared <= deviceless.SHARED[capability], report
+        assert kernel.fits(capability), report
     if d <= 128 and "float32" not in (dtype, pool):  # the common kernels: two programs a multiprocessor at least
         assert all(2 * kernel.shared <= deviceless.SHARED[capability] for kernel in report), report
 
