@@ -6,14 +6,10 @@
 #include <limits>
 
 #include "products.h"
+#include "weighted.h"
 
 namespace kvjax {
 
-// Slots attended to as one piece: its scores stay in the first-level cache. A region's pieces begin at its first slot and are
-// put together in order, so that its sums do not depend on the threads or on other regions.
-constexpr int64_t PIECE = 256;
-// Vectors of a slot's channels whose values are added up in one go.
-constexpr int LONG = WIDTH == 16 ? 8 : 4;
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
 // Positions of slots and queries; query row i is at now[i % t]. Without `pos` everything is seen.
@@ -31,49 +27,6 @@ struct Seen {
     return key <= query && (window == 0 || key > query - window);
   }
 };
-
-// out[row * d + channel] += sum_i weights[row * PIECE + i] v_i over slots [first, end) for R rows and VECTORS vectors of channels.
-template <int R, int VECTORS, class T, class Slots>
-void add(const float* weights, int64_t d, const T* v, Slots slots, int64_t first, int64_t end, float* out) {
-  Vec added[R][VECTORS];
-  for (int r = 0; r < R; ++r)
-    for (int j = 0; j < VECTORS; ++j) added[r][j] = load(out + r * d + j * WIDTH);
-  for (int64_t i = first; i < end; ++i) {
-    const T* value = v + slots(i) * d;
-    Vec part[VECTORS];
-    for (int j = 0; j < VECTORS; ++j) part[j] = held(load(value + j * WIDTH));
-    for (int r = 0; r < R; ++r) {
-      const Vec weight = all(weights[r * PIECE + i]);
-      for (int j = 0; j < VECTORS; ++j) added[r][j] += weight * part[j];
-    }
-  }
-  for (int r = 0; r < R; ++r)
-    for (int j = 0; j < VECTORS; ++j) store(out + r * d + j * WIDTH, added[r][j]);
-}
-
-// sum_i weights[row * PIECE + i] v_i of all rows -> out[row * d + channel]. Whole rows of values at a time as far as registers go,
-// and few slots, whose values the first-level cache holds until all rows and channels have had them.
-template <class T, class Slots>
-void weighted(const float* weights, int64_t rows, int64_t d, const T* v, Slots slots, int64_t n, float* out) {
-  std::fill_n(out, rows * d, 0.0f);
-  soon(v, d, slots, 0, FEW, n);
-  for (int64_t first = 0; first < n; first += FEW) {
-    const int64_t end = std::min(first + FEW, n);
-    soon(v, d, slots, end, end + FEW, n);
-    int64_t c = 0;
-    for (; c + LONG * WIDTH <= d; c += LONG * WIDTH) {
-      int64_t r = 0;
-      for (; r + 2 <= rows; r += 2) add<2, LONG>(weights + r * PIECE, d, v + c, slots, first, end, out + r * d + c);
-      if (r < rows) add<1, LONG>(weights + r * PIECE, d, v + c, slots, first, end, out + r * d + c);
-    }
-    by_rows(rows, [&](auto many, int64_t r) {
-      constexpr int R = decltype(many)::value;
-      int64_t at = c;
-      for (; at + 4 * WIDTH <= d; at += 4 * WIDTH) add<R, 4>(weights + r * PIECE, d, v + at, slots, first, end, out + r * d + at);
-      for (; at < d; at += WIDTH) add<R, 1>(weights + r * PIECE, d, v + at, slots, first, end, out + r * d + at);
-    });
-  }
-}
 
 template <class Slots>
 void hide(const Seen& seen, Slots slots, int64_t n, int64_t first_row, int64_t rows, float* scores, int64_t stride) {

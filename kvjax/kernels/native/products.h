@@ -13,22 +13,23 @@ constexpr int64_t FEW = 32;
 
 // Which slots a list is: a stretch of the pool, or named one by one.
 struct Stretch {
+  static constexpr bool LISTED = false;
   int64_t first;
   int64_t operator()(int64_t i) const { return first + i; }
   Stretch from(int64_t i) const { return {first + i}; }
 };
 struct Listed {
+  static constexpr bool LISTED = true;
   const int32_t* slots;
   int64_t limit;
   int64_t operator()(int64_t i) const { return std::clamp<int64_t>(slots[i], 0, limit - 1); }
   Listed from(int64_t i) const { return {slots + i, limit}; }
 };
 
-// The processor looks ahead along a stretch by itself; where listed slots [begin, end) of n lie it has to be told.
-template <class T>
-inline void soon(const T*, int64_t, const Stretch&, int64_t, int64_t, int64_t) {}
-template <class T>
-inline void soon(const T* pool, int64_t d, const Listed& slots, int64_t begin, int64_t end, int64_t n) {
+// Asks for the numbers of slots [begin, end) of n. The processor looks ahead within a page by itself, but not over its end, and
+// not along listed slots; who works for long between two readings asks for a few slots at a time, since many wait for one another.
+template <class T, class Slots>
+inline void soon(const T* pool, int64_t d, const Slots& slots, int64_t begin, int64_t end, int64_t n) {
   for (int64_t i = begin; i < std::min(end, n); ++i)
     for (int64_t c = 0; c < d; c += 64 / int64_t(sizeof(T))) __builtin_prefetch(pool + slots(i) * d + c);
 }
@@ -61,9 +62,9 @@ void by_rows(int64_t rows, const Body& body) {
 template <int R, class T, class Slots>
 void products(const float* q, int64_t d, const T* k, Slots slots, int64_t n, float* out, int64_t stride) {
   int64_t i = 0;
-  soon(k, d, slots, 0, FEW, n);
+  if constexpr (Slots::LISTED) soon(k, d, slots, 0, FEW, n);
   for (; i + 4 <= n; i += 4) {
-    soon(k, d, slots, i + FEW, i + FEW + 4, n);
+    if constexpr (Slots::LISTED) soon(k, d, slots, i + FEW, i + FEW + 4, n);
     Vec a[R], b[R], c[R], e[R];
     product<R>(q, d, k + slots(i) * d, a);
     product<R>(q, d, k + slots(i + 1) * d, b);
@@ -94,15 +95,15 @@ inline Vec tile(const float* q, const float* const (&keys)[WIDTH]) {
 }
 
 // The same for any number of rows of V vectors of channels, WIDTH keys at a time, which all rows but one have from the first-level
-// cache; gives back how many keys are done.
+// cache and whose successors each row asks for a share of; gives back how many keys are done.
 template <int V, class T, class Slots>
 int64_t tiles(const float* q, int64_t rows, const T* k, Slots slots, int64_t n, float* out, int64_t stride) {
   constexpr int64_t D = V * WIDTH;
+  const int64_t share = (WIDTH + rows - 1) / rows;
   alignas(64) float room[sizeof(T) < 4 ? WIDTH * D : 1];
   int64_t i = 0;
-  soon(k, D, slots, 0, FEW, n);
+  if constexpr (Slots::LISTED) soon(k, D, slots, 0, FEW, n);
   for (; i + WIDTH <= n; i += WIDTH) {
-    soon(k, D, slots, i + FEW, i + FEW + WIDTH, n);
     const float* keys[WIDTH];
     for (int j = 0; j < WIDTH; ++j) {
       const T* key = k + slots(i + j) * D;
@@ -113,7 +114,10 @@ int64_t tiles(const float* q, int64_t rows, const T* k, Slots slots, int64_t n, 
         keys[j] = key;
       }
     }
-    for (int64_t r = 0; r < rows; ++r) store(out + r * stride + i, tile<V>(q + r * D, keys));
+    for (int64_t r = 0, asked = 0; r < rows; ++r, asked += share) {
+      soon(k, D, slots, i + FEW + asked, i + FEW + std::min<int64_t>(asked + share, WIDTH), n);
+      store(out + r * stride + i, tile<V>(q + r * D, keys));
+    }
   }
   return i;
 }
