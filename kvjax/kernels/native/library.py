@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def call(name: str, *arrays: Any, shapes: Any, dtype: Any = np.float32, **attrib
 
 @cache
 def missing() -> str | None:
-    """Why the kernels cannot be used in this process, or None; the first call on a machine compiles them, in some ten seconds."""
+    """Why the kernels cannot be used in this process, or None; the first call on a machine compiles them, in half a minute."""
     try:
         library = ctypes.CDLL(str(built()))
     except FileNotFoundError as error:
@@ -72,11 +73,22 @@ def built() -> Path:
     _log.info("compiling the CPU kernels with %s into %s", compiler, target)
     with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as work:
         made = Path(work) / target.name
-        sources = [str(folder / name) for name in SOURCES]
-        command = [compiler, *FLAGS, "-isystem", jax.ffi.include_dir(), *sources, "-o", str(made)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+        _compile(compiler, folder, made)
         os.replace(made, target)
     return target
+
+
+def _compile(compiler: str, folder: Path, made: Path) -> None:
+    """The sources, one beside the other, into one library."""
+
+    def run(*arguments: str) -> None:
+        subprocess.run([compiler, *FLAGS, *arguments], check=True, capture_output=True, text=True, timeout=300)
+
+    objects = {name: str(made.with_name(f"{name}.o")) for name in SOURCES}
+    includes = "-isystem", jax.ffi.include_dir()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda name: run(*includes, "-c", str(folder / name), "-o", objects[name]), SOURCES))
+    run(*objects.values(), "-o", str(made))
 
 
 def _compiler() -> str:
