@@ -2,9 +2,12 @@
 
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.evidence import Evidence, Need
+from kvjax.kernels.softmax import softmax
 from kvjax.types import Keys, Layer, Mask, Queries, Scores
 from kvjax.view import LayerView, Ranking
 
@@ -131,6 +134,16 @@ class Encoder(Stage):
         """(out [b, h, g, t, d], lse float32 [b, h, g, t]) over all slots held."""
         raise NotImplementedError(f"{type(self).__name__} must define attention(q, cache, layer, ...)")
 
+    def watched(
+        self, q: Queries, cache: Any, layer: int, *, heads: tuple[int, ...], upto: Int32[Array, "b p"], n: int, **how: Any
+    ) -> tuple[Array, Array, Float32[Array, "b p g n"]]:
+        """`attention` of one query a row, and where it looks among the first `upto` of at most n slots of some KV heads.
+
+        softmax over those slots alone, whatever the layer's window; 0 behind them. `how`: positions, window and cap of `attention`.
+        """
+        z = self.scores(q, cache, layer, positions=how["positions"], window=None, cap=n)[:, np.array(heads)][..., 0, :]
+        return *self.attention(q, cache, layer, **how), softmax(jnp.where(jnp.arange(n) < upto[..., None, None], z, -jnp.inf))
+
 
 class Retriever(Stage):
     """Which of the slots held a query reads, and what is fetched from elsewhere while decoding.
@@ -139,7 +152,7 @@ class Retriever(Stage):
     A state with parts that decoding only reads has `split() -> (rest, parts)` and `joined(parts)`: they are not copied then.
     """
 
-    #: Whether known tokens are fed one at a time, so that every token is seen by `observe`.
+    #: Whether known tokens are fed one at a time, so that every token is seen by itself.
     stepwise: ClassVar[bool] = False
     #: Whether `attend` needs a static bound on the slots of a region.
     padded: ClassVar[bool] = False
@@ -163,11 +176,6 @@ class Retriever(Stage):
         The cache is the one given, with what the retriever notes of this reading in its state.
         """
         raise NotImplementedError(f"{type(self).__name__} must define attend(heads, cache, layer, ...)")
-
-    def observe(self, cache: Any, layer: int, heads: Any, *, real: Bool[Array, "b t"], lse: Any) -> Any:
-        """The cache after a layer's attention."""
-        del layer, heads, real, lse
-        return cache
 
     def end(self, cache: Any, encode: Encoder, *, count: Int32[Array, " b"]) -> Any:
         """The cache after the last layer of a step that appended `count` tokens a row."""

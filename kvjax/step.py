@@ -62,12 +62,11 @@ def _fill(cache: KVCache, layer: int, encode, *, heads: Heads, count: Int32[Arra
     return cache.replace(k=k, v=encode.values.append(cache.v, where, heads.v.reshape(-1, d)))
 
 
-def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, real, count):
+def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, count):
     """Append, then attend over everything: the seam of one layer. Gives back what it leaves to scorers if slots will be evicted."""
     window, encode, retrieve = spec.decoder.windows[layer], spec.encode.at(layer), spec.retrieve.at(layer)
     cache = _fill(cache, layer, encode, heads=heads, count=count)
     out, lse, cache = retrieve.attend(heads, cache, layer, positions=positions, window=window, encode=encode, cap=spec.cap)
-    cache = retrieve.observe(cache, layer, heads, real=real, lse=lse)
     seen = None
     if spec.policy is not None:
         seen = Seen.of(cache.evidence[layer], heads, lse, needs=spec.policy.score.needs, offset=cache.position, count=count)
@@ -93,11 +92,11 @@ def _evict(spec: Spec, cache: KVCache, seen: list, *, count: Int32[Array, " b"],
 def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], count: Int32[Array, " b"]):
     """Tokens through every layer; row b holds count[b] real ones. Returns (cache, hidden states [b, t, e])."""
     t = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    positions, real = cache.position[:, None] + t, t < count[:, None]
+    positions = cache.position[:, None] + t
     x, cache, seen = spec.decoder.embed(params, tokens), _slots(spec.retrieve.begin(cache), positions, count), []
     for layer, weights in enumerate(params["layers"]):
         attend = partial(
-            _attend, spec=spec, cache=cache, layer=layer, positions=positions, real=real, count=count
+            _attend, spec=spec, cache=cache, layer=layer, positions=positions, count=count
         )  # fmt: skip
         x, (cache, evidence) = spec.decoder.layer(weights, x, positions, attend)
         seen.append(evidence)

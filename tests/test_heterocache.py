@@ -217,12 +217,12 @@ def test_bytes(lm, pre):
     d, itemsize, n, state = 16, 4, 90, cache.retrieval
     host = 2 * d * itemsize * 2 * n
     assert host <= cache.host_nbytes <= host * 33 / 32 + 64 * 2 * d * itemsize
-    window = 5 * 2 * 2 * d * itemsize  # w queries of g heads for each pivot
-    flags = 2 * state.reference.shape[-1] * (1 + 4)  # the reference and the row that set it
-    assert state.queries.nbytes == window and state.reference.nbytes + state.latest.nbytes == flags
+    slots = 2 * state.reference.shape[-1]  # of the pivots
+    flags = slots * (5 + 1 + 4)  # what w queries chose, the reference and the row that set it
+    assert state.chosen.nbytes == 5 * slots and state.reference.nbytes == slots and state.latest.nbytes == 4 * slots
     without = kvjax.compress(pre, policy_with().replace(retrieve=Everything()))
     small = 4 * (2 * 2 + 2 + 1 + 1 + 2 + 1 + 1 + 2 * 32) + 2
-    assert cache.nbytes == without.nbytes + window + flags + small and without.host_nbytes == 0
+    assert cache.nbytes == without.nbytes + flags + small and without.host_nbytes == 0
 
 
 def test_a_sliding_window_judges_every_step(lm, pre):

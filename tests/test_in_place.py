@@ -24,6 +24,19 @@ def test_the_pool_is_never_copied(lm, prompt, name):
     assert memory.temp_size_in_bytes < SLOTS * 8
 
 
+def test_what_pivots_remember_is_never_copied(lm, prompt):
+    """A step writes what its queries chose where it lies; references and sort keys are touched at the end of a window alone."""
+    policy = policy_of("heterocache")
+    args = operands(lm, kvjax.prefill(lm, prompt, needs=policy), policy, SLOTS)
+    state = args[2].retrieval
+    with unchecked():
+        program = decode._loop.lower(*args, width=64, keep_logits=False).compile()
+    for x in (state.chosen, state.reference, state.latest):
+        shape = ",".join(map(str, x.shape))
+        assert f"[{shape}]" in program.as_text()
+        assert not [line for line in program.as_text().splitlines() if f"[{shape}]" in line and " copy(" in line]
+
+
 def test_a_copy_would_be_seen():
     """Nothing orders what reads this pool before what writes it."""
 

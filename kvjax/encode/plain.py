@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from kvjax.encode.scored import scored_attention
 from kvjax.encode.values import OnDevice
-from kvjax.kernels.ragged_attention import ragged_attention, ragged_scores
+from kvjax.kernels.ragged_attention import ragged_attention, ragged_scores, watched_attention
 from kvjax.stage import Encoder
 from kvjax.types import Keys, Layer
 
@@ -40,6 +40,14 @@ class Dense(Encoder):
             return scored_attention(self, q, cache, layer, positions=positions, window=window, cap=cap)
         where = (cache.pos, cache.start[layer], cache.length[layer], positions)
         return ragged_attention(q, cache.k, cache.v, *where, window=window)
+
+    def watched(self, q, cache: Any, layer: int, *, heads: tuple[int, ...], upto, n: int, positions, window: int | None, cap: int):
+        if self.padded or window is not None:
+            how = dict(positions=positions, window=window, cap=cap)
+            return super().watched(q, cache, layer, heads=heads, upto=upto, n=n, **how)
+        where = (cache.pos, cache.start[layer], cache.length[layer], positions)
+        out, lse, a = watched_attention(q, cache.k, cache.v, *where, heads=heads, upto=upto, cap=n)
+        return out, lse, a[..., 0, :]
 
 
 @struct.dataclass

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from kvjax.encode.callback import ByCallback
 from kvjax.encode.values import OnHost, listed
@@ -16,7 +16,7 @@ from kvjax.evidence import Need, WindowQueries
 from kvjax.kernels.select_top import select_top
 from kvjax.retrieve.clusters import Clusters
 from kvjax.retrieve.pivot_state import PivotState, empty
-from kvjax.retrieve.satellites import deliver, of_head
+from kvjax.retrieve.satellites import deliver
 from kvjax.score.heads import GroupMax
 from kvjax.score.last_query import focus
 from kvjax.score.pool import AvgPool
@@ -42,10 +42,10 @@ class Sliding:
 
 
 def overlaps(
-    chosen: Bool[Array, "b w n"], reference: Bool[Array, "b n"], base: Int32[Array, " b"]
-) -> Float32[Array, "b w"]:
+    chosen: Bool[Array, "b w p n"], reference: Bool[Array, "b p n"], base: Int32[Array, " b"]
+) -> Float32[Array, "b w p"]:
     """HC8: O = |I ∩ I_ref| / L_base."""
-    return (chosen & reference[:, None]).sum(-1) / jnp.maximum(base, 1).astype(jnp.float32)[:, None]
+    return (chosen & reference[:, None]).sum(-1) / jnp.maximum(base, 1).astype(jnp.float32)[:, None, None]
 
 
 @struct.dataclass
@@ -53,7 +53,8 @@ class PivotRefresh(Retriever):
     """Satellites fetch topk(s_p, L_m) where median_w(|I_t ∩ I_ref| / L_base) < theta for their pivot p.
 
     s_p = max_g pool(softmax(q_p k_p / sqrt(d))) over the pivot's prompt keys alone, I = topk(s_p, L_base); I_ref is that of the
-    last prompt query, after a refresh that of the query which caused it. Attention reads every slot held.
+    last prompt query, after a refresh that of the query which caused it. Attention reads every slot held, and hands out a pivot's
+    probabilities by the way (`Encoder.watched`): I_t is chosen with every step, a window's end only compares.
 
     *Timing.* The window that ends with step t decides after its attention. What it asks for is fetched and written after the
     attention of step t + 1, and read from step t + 2 on. A decision that falls on step t + 1 is taken after that arrival: a region
@@ -114,9 +115,8 @@ class PivotRefresh(Retriever):
                 f"prompts {self.host}; give both the same home"
             )
         lengths = [int(row.length[0]) for row in rows]
-        like = rows[0].evidence[0].window_queries(1)[0]
         sizes = dict(b=len(rows), p=len(pivots), m=len(satellites), n=max(row.k[0].shape[2] for row in rows), w=self.w)
-        state = empty(like, **sizes, traced=self.traced, slots=len(satellites) * sum(lengths), host=self.host)
+        state = empty(rows[0].k[0][0], **sizes, traced=self.traced, slots=len(satellites) * sum(lengths), host=self.host)
         whole = lambda x: jnp.asarray(np.array(x), jnp.int32)  # noqa: E731
         counts = [np.asarray(d.count)[:, 0] for d in decided]
         base = [self._base(count, d.total) for count, d in zip(counts, decided, strict=True)]
@@ -163,64 +163,45 @@ class PivotRefresh(Retriever):
         return cache
 
     def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
-        return *encode.attention(heads.q, cache, layer, positions=positions, window=window, cap=cap), cache
-
-    def observe(self, cache: Any, layer: int, heads: Any, *, real: Bool[Array, "b t"], lse: Any) -> Any:
-        pivots, state = self.clusters.of_layer(layer), cache.retrieval
+        pivots, state, how = self.clusters.of_layer(layer), cache.retrieval, dict(positions=positions, window=window, cap=cap)
         if not pivots:
-            return cache
+            return *encode.attention(heads.q, cache, layer, **how), cache
         if heads.q.shape[3] != 1:
             raise ValueError(f"PivotRefresh watches one token at a time; got {heads.q.shape[3]}")
-        p, h = (np.array(x) for x in zip(*pivots, strict=True))
-        slot = jnp.where(real[:, 0], state.steps % self.w, self.w)[:, None]
-        row = jnp.arange(slot.shape[0])[:, None]
-        queries = state.queries.at[row, p, slot].set(heads.q[..., 0, :][:, h].astype(state.queries.dtype), mode="drop")
-        return cache.replace(retrieval=state.replace(queries=queries))
+        p, h = zip(*pivots, strict=True)
+        held, n = state.held[:, np.array(p)], state.reference.shape[-1]
+        out, lse, a = encode.watched(heads.q, cache, layer, heads=h, upto=held, n=n, **how)
+        rank = probability_keys(self.heads(self.pool(a)), jnp.arange(n) < held[..., None])
+        return out, lse, cache.replace(retrieval=state.replace(fresh=(*state.fresh, rank)))
 
     def end(self, cache: Any, encode: Encoder, *, count: Int32[Array, " b"]) -> Any:
         if not self.clusters.pivots:
             return cache
         cache = deliver(cache, encode, self.clusters, real=count > 0)
-        state = cache.retrieval.replace(steps=cache.retrieval.steps + count)
+        state, row = cache.retrieval, jnp.arange(count.shape[0])
+        rank = jnp.concatenate(state.fresh, 1)
+        chosen = select_top(rank, jnp.broadcast_to(state.base[:, None], rank.shape[:2]))
+        slot = jnp.where(count > 0, state.steps % self.w, self.w)
+        state = state.replace(fresh=(), chosen=state.chosen.at[row, slot].set(chosen, mode="drop"), steps=state.steps + count)
         due = (count > 0) & self.window.ends(state.steps, self.w)
-        judge = partial(self._judge, cache=cache, encode=encode, due=due)
         state, stores = state.split()  # a loop's carry is copied: the satellites' prompts stay outside
-        state = lax.fori_loop(0, jnp.where(due.any(), len(self.clusters.pivots), 0), judge, state)
+        judge = partial(self._judge, rank=rank, newest=chosen, due=due)
+        state = lax.fori_loop(0, due.any().astype(jnp.int32), lambda _, state: judge(state), state)
         return cache.replace(retrieval=state.replace(windows=state.windows + due).joined(stores))
 
-    def _judge(self, p: Any, state: PivotState, *, cache: Any, encode: Encoder, due: Bool[Array, " b"]) -> PivotState:
-        """Compare one pivot's window with its reference, in every row that is due."""
-        valid = jnp.arange(state.reference.shape[-1]) < state.held[:, p][:, None]
-        s = focus(self._prompt_scores(p, state, cache, encode), valid, pool=self.pool, heads=self.heads)
-        rank = probability_keys(s, jnp.broadcast_to(valid[:, None], s.shape))
-        chosen = select_top(rank, jnp.broadcast_to(state.base[:, None], s.shape[:2]))
-        median = jnp.median(overlaps(chosen, state.reference[:, p], state.base), axis=1)
-        judged = due & (state.base > 0) & (state.base < state.held[:, p])
+    def _judge(self, state: PivotState, *, rank: UInt32[Array, "b p n"], newest: Bool[Array, "b p n"], due) -> PivotState:
+        """Compare the pivots' windows with their references, in every row that is due."""
+        median = jnp.median(overlaps(state.chosen, state.reference, state.base), axis=1)
+        judged = due[:, None] & (state.base > 0)[:, None] & (state.base[:, None] < state.held)
         drift = judged & (median < self.theta)
-        newest = ((state.steps - 1) % self.w)[:, None, None]
-        last = lambda x: jnp.take_along_axis(x, newest, 1)[:, 0]  # noqa: E731
-        put = lambda old, x: old.at[:, p].set(jnp.where(drift[:, None], x, old[:, p]))  # noqa: E731
-        column = jnp.where(judged, state.windows % self.traced, self.traced)
+        column = jnp.where(judged, (state.windows % self.traced)[:, None], self.traced)
+        row, p = jnp.arange(due.shape[0])[:, None], jnp.arange(median.shape[1])
         return state.replace(
-            reference=put(state.reference, last(chosen)),
-            latest=put(state.latest, last(rank)),
-            pending=state.pending.at[:, p].set(state.pending[:, p] | drift),
-            trace=state.trace.at[jnp.arange(due.shape[0]), p, column].set(median, mode="drop"),
+            reference=jnp.where(drift[..., None], newest, state.reference),
+            latest=jnp.where(drift[..., None], rank, state.latest),
+            pending=state.pending | drift,
+            trace=state.trace.at[row, p, column].set(median, mode="drop"),
         )
-
-    def _prompt_scores(self, p: Any, state: PivotState, cache: Any, encode: Encoder) -> Float32[Array, "b w g n"]:
-        """Scores of a pivot's queries over the prompt slots it holds, as many queries of one token, each of which sees them all."""
-        layer, h = jnp.asarray(self.clusters.pivots)[p]
-        (b, _, w, g, d), n = state.queries.shape, state.reference.shape[-1]
-
-        def scores(encode, q):
-            region = lambda x: jnp.broadcast_to(x[:, None], (1, *q.shape[:2]))  # noqa: E731
-            start, held = region(cache.start[layer, :, h]), region(state.held[:, p])
-            prompt = cache.replace(start=start, length=held, capacity=held, budget=held)
-            return encode.scores(q, prompt, 0, positions=jnp.zeros((b, 1), jnp.int32), window=None, cap=n)
-
-        q = state.queries[:, p].reshape(b, w * g, 1, d)
-        return of_head(scores, encode, q, layer=layer, head=h, heads=self.clusters.shape[1]).reshape(b, w, g, n)
 
 
 def _offsets(lengths: list[int], satellites: int) -> np.ndarray:

@@ -86,9 +86,5 @@ class MaskHeads(Retriever):
         out, lse, cache = self.inner.attend(seen, cache, layer, positions=positions, window=window, encode=encode, cap=cap)
         return self.mode.after(out, self.mask), lse, cache
 
-    def observe(self, cache: Any, layer: int, heads: Any, *, real: Any, lse: Any) -> Any:
-        seen = replace(heads, q=self.mode.before(heads.q, self.mask))
-        return self.inner.observe(cache, layer, seen, real=real, lse=lse)
-
     def end(self, cache: Any, encode: Encoder, *, count: Any) -> Any:
         return self.inner.end(cache, encode, count=count)

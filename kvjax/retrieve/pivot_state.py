@@ -18,12 +18,13 @@ class PivotState:
         k, v: stores of the satellites' prompt keys and values, rows [slots, d], one satellite behind the other.
         offset: first row of each satellite.   room: its prompt slots on the device (L_m).
         held: prompt slots of each pivot.   base: L_base.
-        queries: the newest w queries of each pivot.   steps: tokens seen, so that query i stands at steps % w.
+        fresh: within a step, sort keys of where the pivots of each layer look, [b, pivots of the layer, n]; else ().
+        chosen: I of the newest w queries.   steps: tokens seen, so that query i stands at steps % w.
         reference: I_ref, by prompt slot.   latest: sort keys of the row that set it, 0 where there is no slot.
         pending: pivots whose satellites are being fetched.
         refreshes: fetches so far.   fetched: satellite slots they brought.
         trace: median overlap of the last windows, window i at i % c, NaN where there was none.   windows: how many there were.
-        host: the home of k and v.
+        host: the home of k and v.   slot_nbytes: bytes of one slot's key and value there.
     """
 
     k: Any
@@ -32,7 +33,8 @@ class PivotState:
     room: Int32[Array, "b m"]
     held: Int32[Array, "b p"]
     base: Int32[Array, " b"]
-    queries: Float[Array, "b p w g d"]
+    fresh: tuple[UInt32[Array, "b _ n"], ...]
+    chosen: Bool[Array, "b w p n"]
     steps: Int32[Array, " b"]
     reference: Bool[Array, "b p n"]
     latest: UInt32[Array, "b p n"]
@@ -42,11 +44,12 @@ class PivotState:
     trace: Float32[Array, "b p c"]
     windows: Int32[Array, " b"]
     host: Any = struct.field(pytree_node=False)
+    slot_nbytes: int = struct.field(pytree_node=False)
 
     @property
     def fetched_nbytes(self) -> Array:
         """Bytes that went from the host to the device for each row, keys and values: 2 d b_e Σ L_m over all refreshes."""
-        return 2 * self.fetched * self.queries.shape[-1] * self.queries.dtype.itemsize
+        return self.fetched * self.slot_nbytes
 
     def split(self) -> tuple["PivotState", Any]:
         """The state without its stores, which decoding only reads, and the stores."""
@@ -73,24 +76,25 @@ class PivotState:
 
 def _padded(state: PivotState, n: int) -> dict:
     """What has a prompt-slot axis, widened to n."""
-    wide = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[-1])))  # noqa: E731
-    return dict(reference=wide(state.reference), latest=wide(state.latest))
+    wide = lambda x: jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (0, n - x.shape[-1])))  # noqa: E731
+    return {name: wide(getattr(state, name)) for name in ("chosen", "reference", "latest")}
 
 
-def empty(like: Float[Array, "h g w d"], *, host: Any, slots: int, traced: int, **sizes: int) -> PivotState:
+def empty(like: Float[Array, "h n d"], *, host: Any, slots: int, traced: int, **sizes: int) -> PivotState:
     """A state that has seen nothing.
 
     Args:
-        like: queries of a layer, for g, d and the dtype.   host: the home of the stores.   slots: satellite tokens they hold.
+        like: keys of a layer, for d and the dtype.   host: the home of the stores.   slots: satellite tokens they hold.
         traced: windows traced.   sizes: b, p, m, n and w.
     """
     b, p, m, n, w = (sizes[name] for name in "bpmnw")
-    _, g, _, d = like.shape
+    d = like.shape[-1]
     whole = lambda *shape: jnp.zeros(shape, jnp.int32)  # noqa: E731
     store = lambda: host.empty(size_class(slots), d, like.dtype)  # noqa: E731
     return PivotState(
         k=store(), v=store(), offset=whole(b, m), room=whole(b, m), held=whole(b, p), base=whole(b),
-        queries=jnp.zeros((b, p, w, g, d), like.dtype), steps=whole(b),
+        fresh=(), chosen=jnp.zeros((b, w, p, n), bool), steps=whole(b),
         reference=jnp.zeros((b, p, n), bool), latest=jnp.zeros((b, p, n), jnp.uint32), pending=jnp.zeros((b, p), bool),
-        refreshes=whole(b, p), fetched=whole(b), trace=jnp.full((b, p, traced), jnp.nan, jnp.float32), windows=whole(b), host=host,
+        refreshes=whole(b, p), fetched=whole(b), trace=jnp.full((b, p, traced), jnp.nan, jnp.float32), windows=whole(b),
+        host=host, slot_nbytes=2 * d * like.dtype.itemsize,
     )  # fmt: skip

@@ -55,9 +55,12 @@ def deliver(cache: Any, encode: Encoder, clusters: Clusters, *, real: Bool[Array
         return _overwrite(pools, cache, encode, clusters, row=r, member=m, ranks=jnp.cumsum(chosen, dtype=jnp.int32), **where)
 
     k, v, pos = lax.fori_loop(0, count, satellite, (cache.k, cache.v, cache.pos))
+    # After the loop that reads it: without an order XLA copies what is written later, every step.
+    k, v, pos, latest = lax.optimization_barrier((k, v, pos, state.latest))
     moved = jnp.zeros(real.shape, jnp.int32)
     picked = jnp.where(jnp.arange(order.shape[0]) < count, state.room.reshape(-1)[order], 0)
     state = state.replace(
+        latest=latest,
         pending=state.pending & ~real[:, None],
         refreshes=state.refreshes + (state.pending & real[:, None]),
         fetched=state.fetched + moved.at[order // many].add(picked),

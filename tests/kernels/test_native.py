@@ -9,11 +9,12 @@ import pytest
 
 from kvjax.kernels.codebook_scores import native as codes
 from kvjax.kernels.native import library
-from kvjax.kernels.ragged_attention import api, native, ragged_attention, ragged_scores
+from kvjax.kernels.ragged_attention import api, native, ragged_attention, ragged_scores, watched_attention
 from kvjax.kernels.ragged_attention.shapes import SMOLLM2_BATCH
 
+from . import oracle
 from .test_codebook_scores import operands as coded
-from .test_ragged_attention import check, make
+from .test_ragged_attention import check, close, make
 
 pytestmark = pytest.mark.usefixtures("native")
 
@@ -74,6 +75,25 @@ def test_positions_may_be_16_bits():
         np.testing.assert_array_equal(wide, short)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("d, g", [(64, 3), (80, 1), (128, 16)])
+def test_watched_attention_of_real_models(d, g, dtype):
+    q, k, v, pos, start, length, q_pos = operands = make([[300, 7], [0, 513]], g, 1, d, dtype)
+    out, lse, got = watched_attention(*operands, heads=(0, 1), upto=length, cap=513, impl="native")
+    want = oracle.ragged(*map(np.asarray, operands), cap=513)
+    for a, b in zip((out, lse, got), want, strict=True):
+        close(a, b, dtype)
+
+
+def test_watching_one_head_is_watching_all_of_them():
+    operands = make([[700, 64, 2000, 0]], 3, 1, 16, "float32", seed=4)
+    how, upto = dict(cap=2000, impl="native"), operands[5] - operands[5] // 3
+    _, _, every = watched_attention(*operands, heads=(0, 1, 2, 3), upto=upto, **how)
+    for head in range(4):
+        _, _, got = watched_attention(*operands, heads=(head,), upto=upto[:, [head]], **how)
+        np.testing.assert_array_equal(got[:, 0], every[:, head])
+
+
 @pytest.mark.parametrize("start, length", [(-8, 4), (0, 10**6), (0, -1), (2**31 - 8, 8)])
 def test_a_region_outside_the_pool_is_an_error_and_not_a_crash(start, length):
     q, k, v, pos, *_, q_pos = make([[30]], 2, 1, 16, "float32")
@@ -81,6 +101,7 @@ def test_a_region_outside_the_pool_is_an_error_and_not_a_crash(start, length):
     for call in (
         lambda: ragged_attention(q, k, v, pos, *where, impl="native"),
         lambda: ragged_scores(q, k, pos, *where, cap=8, impl="native"),
+        lambda: watched_attention(q, k, v, pos, *where, heads=(0,), upto=where[1], cap=8, impl="native"),
     ):
         with pytest.raises(jax.errors.JaxRuntimeError, match="outside the pool"):
             jax.block_until_ready(call())

@@ -1,67 +1,8 @@
 // Attention over lists of slots, and scores of regions, as XLA custom calls. Definitions: ragged_attention/api.py.
-#include <vector>
-
-#include "attention.h"
-#include "operands.h"
-#include "parallel.h"
+#include "pieces.h"
 
 namespace kvjax {
 namespace {
-
-// A piece of a list: which list, its first slot there, its slots.
-struct Piece {
-  int64_t list, first, n;
-};
-
-std::vector<Piece> pieces_of(const int32_t* length, int64_t lists, int64_t most) {
-  std::vector<Piece> pieces;
-  for (int64_t list = 0; list < lists; ++list) {
-    const int64_t n = std::min<int64_t>(length[list], most);
-    for (int64_t first = 0; first < n; first += PIECE) pieces.push_back({list, first, std::min(PIECE, n - first)});
-  }
-  return pieces;
-}
-
-// A list's pieces put together, one after the other: out = sum e^(high - top) out_i / sum e^(high - top) total_i.
-void combine(const Piece* begin, const Piece* end, const float* high, const float* total, const float* part, int64_t r, int64_t d,
-             float* out, float* lse) {
-  for (int64_t row = 0; row < r; ++row) {
-    float top = LOW, sum = 0;
-    for (int64_t i = 0; i < end - begin; ++i) top = std::max(top, high[i * r + row]);
-    std::fill_n(out + row * d, d, 0.0f);
-    for (int64_t i = 0; i < end - begin; ++i) {
-      const float share = std::exp(high[i * r + row] - top);
-      sum += total[i * r + row] * share;
-      for (int64_t c = 0; c < d; ++c) out[row * d + c] += part[(i * r + row) * d + c] * share;
-    }
-    const float inverse = sum > 0 ? 1 / sum : 0;
-    for (int64_t c = 0; c < d; ++c) out[row * d + c] *= inverse;
-    lse[row] = sum > 0 ? top + std::log(sum) : NOTHING;
-  }
-}
-
-template <class T, class SlotsOf>
-void attention(ffi::ThreadPool pool, const Queries& q, const T* k, const T* v, const std::vector<Piece>& pieces,
-               const SlotsOf& slots_of, const Where& where, float* out, float* lse) {
-  const int64_t r = q.rows, d = q.d, items = pieces.size();
-  std::unique_ptr<float[]> scratch(new float[items * r * (d + 2)]);
-  float *high = scratch.get(), *total = high + items * r, *part = total + items * r;
-  each_item(pool, items, [&](int64_t i) {
-    const Piece& piece = pieces[i];
-    const auto slots = slots_of(piece);
-    const Seen seen = where.seen(piece.list);
-    by_readings(r, [&](int64_t rows, int64_t row) {
-      const int64_t at = i * r + row;
-      attend(q.of(piece.list) + row * d, rows, d, k, v, slots, piece.n, seen, row, high + at, total + at, part + at * d);
-    });
-  });
-  for (int64_t list = 0, i = 0; list < q.lists; ++list) {
-    const int64_t begin = i;
-    while (i < items && pieces[i].list == list) ++i;
-    combine(pieces.data() + begin, pieces.data() + i, high + begin * r, total + begin * r, part + begin * r * d, r, d,
-            out + list * r * d, lse + list * r);
-  }
-}
 
 ffi::Error RaggedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::AnyBuffer pos,
                            S32<2> start, S32<2> length, S32<2> now, ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse,

@@ -65,15 +65,13 @@ inline void softmax(float* scores, int64_t n, float* high, float* total) {
 // Query rows that share a reading of a piece: their scores fit beside a few keys in the first-level cache.
 constexpr int64_t ROWS = 8;
 
-// Softmax of a piece by itself for up to ROWS rows: greatest score, sum of weights, weighted values.
+// Weights of a piece by itself for up to ROWS rows: exp(score - greatest score) -> weights[row * PIECE + i], and their sum.
 template <class T, class Slots>
-void attend(const float* q, int64_t rows, int64_t d, const T* k, const T* v, Slots slots, int64_t n, const Seen& seen, int64_t row,
-            float* high, float* total, float* out) {
-  alignas(64) float scores[ROWS * PIECE];
-  all_products(q, rows, d, k, slots, n, scores, PIECE);
-  hide(seen, slots, n, row, rows, scores, PIECE);
-  for (int64_t r = 0; r < rows; ++r) softmax(scores + r * PIECE, n, high + r, total + r);
-  weighted(scores, rows, d, v, slots, n, out);
+void weigh(const float* q, int64_t rows, int64_t d, const T* k, Slots slots, int64_t n, const Seen& seen, int64_t row, float* weights,
+           float* high, float* total) {
+  all_products(q, rows, d, k, slots, n, weights, PIECE);
+  hide(seen, slots, n, row, rows, weights, PIECE);
+  for (int64_t r = 0; r < rows; ++r) softmax(weights + r * PIECE, n, high + r, total + r);
 }
 
 // body(rows, first row): all rows, ROWS at a time.

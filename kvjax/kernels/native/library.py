@@ -22,12 +22,12 @@ import numpy as np
 
 from kvjax.home import cache_folder
 
-SOURCES = ("attention.cc", "codebook.cc", "linear.cc", "mass.cc", "softmax.cc", "top.cc", "values.cc")
+SOURCES = ("attention.cc", "codebook.cc", "linear.cc", "mass.cc", "softmax.cc", "top.cc", "values.cc", "watched.cc")
 CALLS = tuple(
     f"kvjax_{name}"
     for name in (
         "ragged_attention", "ragged_scores", "gather_attention", "codebook_scores", "linear", "select_mass", "select_top",
-        "softmax", "weighted_values",
+        "softmax", "watched_attention", "weighted_values",
     )
 )
 #: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.

@@ -7,7 +7,7 @@ from kvjax.kernels.dispatch import Operation
 
 from . import reference, xla
 
-#: Implementations that run anywhere, by name; each module defines `attention` and `scores`.
+#: Implementations that run anywhere, by name; each module defines `attention`, `scores` and `watched`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
 _KERNELS = {"triton": "cuda", "native": "cpu"}
 _OPERATION = Operation("ragged attention", IMPLEMENTATIONS, _KERNELS, __package__, by_name={"mosaic": "cuda"})
@@ -58,6 +58,48 @@ def ragged_attention(
     return _OPERATION.call(impl, "attention", q, k, v, pos, start, length, q_pos, window=window)
 
 
+def watched_attention(
+    q: Float[Array, "b h g t d"],
+    k: Float[Array, "s d"],
+    v: Float[Array, "s d"],
+    pos: Integer[Array, " s"],
+    start: Int32[Array, "b h"],
+    length: Int32[Array, "b h"],
+    q_pos: Int32[Array, "b t"],
+    *,
+    heads: tuple[int, ...],
+    upto: Int32[Array, "b p"],
+    cap: int,
+    window: int | None = None,
+    impl: str | None = None,
+) -> tuple[Float[Array, "b h g t d"], Float32[Array, "b h g t"], Float32[Array, "b p g t cap"]]:
+    """`ragged_attention`, and the probabilities of some KV heads among the first slots of their regions.
+
+    a_ij = exp(s_ij) / sum_{j' < upto} exp(s_ij')  for j < upto, else 0: with `upto` = `length` the attention weights themselves.
+
+    Args:
+        q, k, v, pos, start, length, q_pos, window, impl: as given to `ragged_attention`; "native" reads every key once for both
+            results, the others twice.
+        heads: the KV heads whose probabilities are wanted, each once; static.
+        upto: slots of their regions that they are about; data. No more than `length`, or than `cap`, count.
+        cap: slots a row of probabilities is padded to; static.
+
+    Returns:
+        The output and log denominator of `ragged_attention`, to the bit, and the probabilities, float32 (0 where nothing is seen).
+
+    Raises:
+        ValueError: those of `ragged_attention`; heads that the model lacks or that come twice, a cap below 1.
+    """
+    _check(q, k, v, pos, start, length, q_pos, window)
+    if len(set(heads)) < len(heads) or not all(0 <= h < q.shape[1] for h in heads) or upto.shape != (q.shape[0], len(heads)):
+        raise ValueError(
+            f"heads must be different ones below {q.shape[1]}, and upto [b, heads]; got heads {heads} and upto {upto.shape} "
+            f"for {q.shape[0]} rows"
+        )
+    _check_cap(cap)
+    return _OPERATION.call(impl, "watched", q, k, v, pos, start, length, q_pos, upto, heads=heads, cap=cap, window=window)
+
+
 def ragged_scores(
     q: Float[Array, "b h g t d"],
     k: Float[Array, "s d"],
@@ -83,8 +125,7 @@ def ragged_scores(
         ValueError: shapes that do not fit, a window or cap below 1, an implementation that is unknown or cannot run here.
     """
     _check(q, k, k, pos, start, length, q_pos, window)
-    if cap < 1:
-        raise ValueError(f"cap must be at least 1 slot, got {cap}")
+    _check_cap(cap)
     return _OPERATION.call(impl, "scores", q, k, pos, start, length, q_pos, cap=cap, window=window)
 
 
@@ -98,6 +139,11 @@ def log_denominator(scores: Float32[Array, "b h g t n"]) -> Float32[Array, "b h 
 def probabilities(scores: Float32[Array, "b h g t n"], lse: Float32[Array, "b h g t"]) -> Float32[Array, "b h g t n"]:
     """exp(scores - lse), zero where a query sees nothing."""
     return jnp.exp(scores - jnp.maximum(lse, xla.LOW)[..., None])
+
+
+def _check_cap(cap: int) -> None:
+    if cap < 1:
+        raise ValueError(f"cap must be at least 1 slot, got {cap}")
 
 
 def _check(q, k, v, pos, start, length, q_pos, window) -> None:

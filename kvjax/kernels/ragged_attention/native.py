@@ -45,3 +45,12 @@ def scores(q, k, pos, start, length, q_pos, *, cap: int, window: int | None):
     """See `api.ragged_scores`."""
     shape, window = (*q.shape[:-1], cap), np.int64(window or 0)
     return native.call("ragged_scores", q, k, pos, start, length, q_pos, shapes=shape, window=window)
+
+
+@partial(jax.jit, static_argnames=("heads", "cap", "window"))
+def watched(q, k, v, pos, start, length, q_pos, upto, *, heads: tuple[int, ...], cap: int, window: int | None):
+    """See `api.watched_attention`."""
+    shapes = [q.shape, q.shape[:-1], (q.shape[0], len(heads), *q.shape[2:4], cap)]
+    operands = q, k, v, pos, start, length, q_pos, jnp.array(heads, jnp.int32), upto
+    out, lse, probabilities = native.call("watched_attention", *operands, shapes=shapes, window=np.int64(window or 0))
+    return out.astype(q.dtype), lse, probabilities

@@ -6,6 +6,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from .twice import watching
+
 
 @partial(jax.jit, static_argnames="window")
 def attention(q, k, v, pos, start, length, q_pos, *, window):
@@ -25,6 +27,9 @@ def scores(q, k, pos, start, length, q_pos, *, cap, window):
     """Definition of `api.ragged_scores`."""
     slots, held = _region_slots(start, length, cap)
     return _scores(q, k, pos, slots, held, q_pos, window)
+
+
+watched = watching(attention, scores)
 
 
 def _region_slots(start, length, cap: int):

@@ -10,6 +10,7 @@ import jax_triton as jt
 import triton
 
 from . import split
+from .twice import watching
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +87,9 @@ def scores(q, k, pos, start, length, q_pos, *, cap: int, window: int | None, con
         q, k, pos, start, length, q_pos, kernel=split.score, grid=(triton.cdiv(cap, how["BLOCK"]), b * h),
         out_shape=jax.ShapeDtypeStruct((*q.shape[:-1], cap), jnp.float32), CAP=int(cap), **how,
     )  # fmt: skip
+
+
+watched = watching(attention, scores)
 
 
 def _products(q, k, window: int | None, config: Config) -> dict:

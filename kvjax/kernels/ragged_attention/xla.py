@@ -17,6 +17,8 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, Integer
 
 from kvjax.types import BLOCK
 
+from .twice import watching
+
 #: Below every score, and finite: a row that has seen nothing yet gives exp(-inf - LOW) = 0 and not NaN.
 LOW = -1e30
 
@@ -72,6 +74,9 @@ def scores(q, k, pos, start, length, q_pos, *, cap: int, window: int | None, con
         return lax.fori_loop(0, blocks, fill, jnp.full((rows.shape[0], width), -jnp.inf))[:, :cap]
 
     return lax.map(region, _regions(q, start, length, q_pos)).reshape(b, h, g, t, cap)
+
+
+watched = watching(attention, scores)
 
 
 def _regions(q: Float[Array, "b h g t d"], start: Int32[Array, "b h"], length: Int32[Array, "b h"], q_pos):
