@@ -1,5 +1,7 @@
 """The Triton kernels of attention with no GPU: numbers by the interpreter, ptxas' report, a decode step compiled for an H200."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ deviceless.require()
 
 from kvjax.kernels.gather_attention import gather_attention  # noqa: E402
 from kvjax.kernels.gather_attention import triton as gather  # noqa: E402
-from kvjax.kernels.ragged_attention import probabilities, ragged_attention, shapes, triton  # noqa: E402
+from kvjax.kernels.ragged_attention import probabilities, ragged_attention, shapes, triton, watched_attention  # noqa: E402
 from tests.conftest import policy_of  # noqa: E402
 from tests.decode_loop import copies, decode, operands, pools  # noqa: E402
 
@@ -60,6 +62,19 @@ def call_of(case, name):
     return triton.__name__, name, [q, k, *where], dict(window=window, config=config, cap=cap_of(case))
 
 
+#: Cases whose probabilities are looked at.
+WATCHED = ("empty beside full", "skewed", "window")
+
+
+def watched_of(case):
+    """A call of the interpreter about the first two thirds of the regions, the last heads first."""
+    *_, window, _ = CASES[case]
+    operands = operands_of(case)
+    heads = tuple(reversed(range(operands[0].shape[1])))
+    static = dict(heads=heads, cap=cap_of(case), window=window)
+    return triton.__name__, "watched", [*operands, operands[5][:, heads] * 2 // 3], static
+
+
 def cap_of(case):
     """Slots of the widest region, less a few."""
     return max(1, int(np.max(CASES[case][0])) - 7)
@@ -69,6 +84,7 @@ def cap_of(case):
 def found():
     """What the interpreter gave, by operation and case."""
     calls = {(name, case): call_of(case, name) for name in ("attention", "scores") for case in CASES}
+    calls |= {("watched", case): watched_of(case) for case in WATCHED}
     for case, (*shape, dtype) in LISTS.items():
         calls["lists", case] = gather.__name__, "attention", list(map(np.asarray, listed.make(*shape, dtype))), dict(config=FEW)
     for lengths in PLANS:
@@ -85,6 +101,17 @@ def test_attention_matches_float64(case, found):
     close(got, out, dtype)
     close(got_lse, lse, dtype)
     close(probabilities(jnp.asarray(found["scores", case]), jnp.asarray(got_lse)), weights, dtype)
+
+
+@pytest.mark.parametrize("case", WATCHED)
+def test_watched_attention_matches_float64(case, found):
+    *_, (q, k, v, pos, start, _, q_pos, upto), static = watched_of(case)
+    some = list(static.pop("heads"))
+    out, lse, got = found["watched", case]
+    want = oracle.ragged(*operands_of(case), window=static["window"])
+    close(out, want[0], "float32")
+    close(lse, want[1], "float32")
+    close(got, oracle.ragged(q[:, some], k, v, pos, start[:, some], upto, q_pos, **static)[2], "float32")
 
 
 @pytest.mark.parametrize("case", LISTS)
@@ -173,6 +200,13 @@ def test_chooses_by_platform(name):
     q = jax.ShapeDtypeStruct((b, h, shape.g, shape.t, shape.d), q.dtype)
     operands = q, *rest, index, index, jax.ShapeDtypeStruct((b, shape.t), jnp.int32)
     assert ("triton_kernel_call" in deviceless.compiled(jax.jit(ragged_attention), *operands).as_text()) == (shape.t == 1)
+
+
+def test_watching_is_attention_by_the_kernel_too():
+    *operands, length, q_pos = specs()
+    watch = jax.jit(lambda *x: watched_attention(*x[:-1], heads=(1, 5), upto=x[-1], cap=512))
+    text = deviceless.compiled(watch, *operands, length, q_pos, jax.ShapeDtypeStruct((1, 2), jnp.int32)).as_text()
+    assert len(re.findall('custom_call_target="triton_kernel_call"', text)) == 3 and " while(" not in text
 
 
 @pytest.mark.parametrize("d", [64, 128])
