@@ -1,4 +1,4 @@
-// A query group against one stretch of slots: scores, softmax and weighted values. Everything between XLA and memory bandwidth.
+// A query group against one stretch of slots: scores and their softmax. Everything between XLA and memory bandwidth.
 #pragma once
 
 #include <algorithm>
@@ -67,8 +67,8 @@ constexpr int64_t ROWS = 8;
 
 // Weights of a piece by itself for up to ROWS rows: exp(score - greatest score) -> weights[row * PIECE + i], and their sum.
 template <class T, class Slots>
-void weigh(const float* q, int64_t rows, int64_t d, const T* k, Slots slots, int64_t n, const Seen& seen, int64_t row, float* weights,
-           float* high, float* total) {
+void weigh(const float* q, int64_t rows, int64_t d, const T* k, Slots slots, int64_t n, const Seen& seen, int64_t row,
+           float* weights, float* high, float* total) {
   all_products(q, rows, d, k, slots, n, weights, PIECE);
   hide(seen, slots, n, row, rows, weights, PIECE);
   for (int64_t r = 0; r < rows; ++r) softmax(weights + r * PIECE, n, high + r, total + r);

@@ -24,8 +24,8 @@ inline std::vector<Piece> pieces_of(const int32_t* length, int64_t lists, int64_
 }
 
 // A list's pieces put together, one after the other: out = sum e^(high - top) out_i / sum e^(high - top) total_i.
-inline void combine(const Piece* begin, const Piece* end, const float* high, const float* total, const float* part, int64_t r, int64_t d,
-             float* out, float* lse) {
+inline void combine(const Piece* begin, const Piece* end, const float* high, const float* total, const float* part, int64_t r,
+                    int64_t d, float* out, float* lse) {
   for (int64_t row = 0; row < r; ++row) {
     float top = LOW, sum = 0;
     for (int64_t i = 0; i < end - begin; ++i) top = std::max(top, high[i * r + row]);

@@ -1,10 +1,10 @@
-// Attention over regions that also hands out the probabilities of some of them, as an XLA custom call. Definition: ragged_attention/api.py.
+// Attention over regions that also hands out the probabilities of some, as an XLA custom call. Definition: ragged_attention/api.py.
 #include "pieces.h"
 
 namespace kvjax {
 namespace {
 
-// The watched lists, by list: the place of its probabilities in `out` [places, rows, cap], or none; by place: the slots it is about.
+// By list: the place of its probabilities in an output [places, rows, cap], or -1. By place: the slots they are about.
 struct Places {
   std::vector<int64_t> of_list, upto;
 
