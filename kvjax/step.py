@@ -91,13 +91,10 @@ def _evict(spec: Spec, cache: KVCache, seen: list, *, count: Int32[Array, " b"],
 
 def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], count: Int32[Array, " b"]):
     """Tokens through every layer; row b holds count[b] real ones. Returns (cache, hidden states [b, t, e])."""
-    t = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    positions = cache.position[:, None] + t
+    positions = cache.position[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)
     x, cache, seen = spec.decoder.embed(params, tokens), _slots(spec.retrieve.begin(cache), positions, count), []
     for layer, weights in enumerate(params["layers"]):
-        attend = partial(
-            _attend, spec=spec, cache=cache, layer=layer, positions=positions, count=count
-        )  # fmt: skip
+        attend = partial(_attend, spec=spec, cache=cache, layer=layer, positions=positions, count=count)
         x, (cache, evidence) = spec.decoder.layer(weights, x, positions, attend)
         seen.append(evidence)
     cache = _evict(spec, cache, seen, count=count, dtype=x.dtype)

@@ -1,6 +1,5 @@
 """From the host to the device: the tokens a pivot looks at, over the prompt slots of its satellites."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,16 +16,16 @@ from kvjax.stage import Encoder
 _BLOCK = 256
 
 
-def of_head(f: Callable, encode: Encoder, x: Array, *, layer: Any, head: Any, heads: int) -> Array:
-    """f(encode.at(layer), x [b h n ...]) of one head's x [b n ...], with a traced layer and head.
+def stored(encode: Encoder, keys: Array, *, layer: Any, head: Any, heads: int) -> Array:
+    """Keys [n d] of one head as stored rows [n r], with a traced layer and head.
 
     An encoder with tables is run for all `heads`; one without, for the one.
     """
-    mine = encode.at(layer)
+    mine, one = encode.at(layer), keys[None, None]
     if mine is encode:
-        return f(encode, x[:, None])[:, 0]
-    wide = jnp.broadcast_to(x[:, None], (x.shape[0], heads, *x.shape[1:]))
-    return lax.dynamic_index_in_dim(f(mine, wide), head, 1, keepdims=False)
+        return encode.encode(one)[0, 0]
+    wide = jnp.broadcast_to(one, (1, heads, *keys.shape))
+    return lax.dynamic_index_in_dim(mine.encode(wide)[0], head, 0, keepdims=False)
 
 
 def waiting(state: Any, clusters: Clusters, real: Bool[Array, " b"]) -> tuple[Int32[Array, " bm"], Int32[Array, ""]]:
@@ -81,7 +80,7 @@ def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, m
         at = jnp.take(pos, slot, mode="clip").astype(jnp.int32)
         source = state.offset[row, member] + jnp.where(i < room, at, 0)
         target = jnp.where(i < room, here + i, cache.slots)
-        keys = of_head(lambda e, x: e.encode(x), encode, state.host.take(state.k, source)[None], **one)[0]
+        keys = stored(encode, state.host.take(state.k, source), **one)
         return (
             k.at[target].set(keys.astype(k.dtype), mode="drop"),
             encode.values.put(v, target, state.host.take(state.v, source)),
