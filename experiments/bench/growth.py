@@ -26,7 +26,7 @@ def growth(dtype: str, rounds: int, *, impl: str | None = None, done: Callable =
         ValueError: unknown implementation.
     """
     shares = {"equal": np.full(HEADS, 1 / HEADS), "32:1": SKEWED}
-    runs = {(kind, used): ragged(_shape(share, used), dtype, impl) for kind, share in shares.items() for used in USED}
+    runs = {(kind, used): ragged(_shape(share, used), dtype, LAYERS, impl) for kind, share in shares.items() for used in USED}
     found = {at: 1e3 * summary(values)["median"] for at, values in interleaved(runs, rounds, done=done).items()}
     ms = {kind: {used: found[kind, used] for used in USED} for kind in shares}
     slope, intercept, determined = line(np.array(USED), np.array(list(ms["equal"].values())))

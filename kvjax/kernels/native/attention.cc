@@ -7,26 +7,24 @@ namespace {
 ffi::Error RaggedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::AnyBuffer pos,
                            S32<2> start, S32<2> length, S32<2> now, ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse,
                            int64_t window) {
-  const Queries queries(q);
-  const Where where(pos, now, queries, window);
   if (beyond(start, length, k)) return outside();
-  const auto pieces = pieces_of(length.typed_data(), queries.lists, k.dimensions()[0]);
+  const auto pieces = pieces_of(length.typed_data(), length.element_count(), k.dimensions()[0]);
   const auto slots_of = [&](const Piece& piece) { return Stretch{start.typed_data()[piece.list] + piece.first}; };
-  return by_type(k, [&](auto type) {
+  return by_types(q, k, [&](const auto& queries, auto type) {
     using T = decltype(type);
+    const Where where(pos, now, queries, window);
     attention(pool, queries, data<T>(k), data<T>(v), pieces, slots_of, where, out->typed_data(), lse->typed_data());
   });
 }
 
 ffi::Error GatherAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, S32<3> slots, S32<2> count,
                            ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse) {
-  const Queries queries(q);
   const int64_t most = slots.dimensions()[2], limit = k.dimensions()[0];
-  const auto pieces = pieces_of(count.typed_data(), queries.lists, most);
+  const auto pieces = pieces_of(count.typed_data(), count.element_count(), most);
   const auto slots_of = [&](const Piece& piece) {
     return Listed{slots.typed_data() + piece.list * most + piece.first, limit};
   };
-  return by_type(k, [&](auto type) {
+  return by_types(q, k, [&](const auto& queries, auto type) {
     using T = decltype(type);
     attention(pool, queries, data<T>(k), data<T>(v), pieces, slots_of, Where(), out->typed_data(), lse->typed_data());
   });
@@ -34,19 +32,18 @@ ffi::Error GatherAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffe
 
 ffi::Error RaggedScores(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer pos, S32<2> start, S32<2> length,
                         S32<2> now, ffi::Result<F32<5>> out, int64_t window) {
-  const Queries queries(q);
-  const Where where(pos, now, queries, window);
   if (beyond(start, length, k)) return outside();
-  const int64_t cap = out->dimensions()[4], blocks = (cap + PIECE - 1) / PIECE, r = queries.rows, d = queries.d;
-  return by_type(k, [&](auto type) {
-    using T = decltype(type);
-    const T* keys = data<T>(k);
+  const int64_t cap = out->dimensions()[4], blocks = (cap + PIECE - 1) / PIECE;
+  return by_types(q, k, [&](const auto& queries, auto type) {
+    const Where where(pos, now, queries, window);
+    const auto* keys = data<decltype(type)>(k);
+    const int64_t r = queries.rows;
     each_item(pool, queries.lists * blocks, [&](int64_t i) {
       const int64_t list = i / blocks, first = i % blocks * PIECE, width = std::min(PIECE, cap - first);
       const int64_t n = std::clamp<int64_t>(length.typed_data()[list] - first, 0, width);
       const Stretch slots{start.typed_data()[list] + first};
       float* mine = out->typed_data() + list * r * cap + first;
-      all_products(queries.of(list), r, d, keys, slots, n, mine, cap);
+      all_products(queries.of(list), keys, slots, n, mine, cap);
       hide(where.seen(list), slots, n, 0, r, mine, cap);
       for (int64_t row = 0; row < r; ++row) std::fill(mine + row * cap + n, mine + row * cap + width, NOTHING);
     });

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "products.h"
+#include "tiles.h"
 #include "weighted.h"
 
 namespace kvjax {
@@ -66,12 +66,12 @@ inline void softmax(float* scores, int64_t n, float* high, float* total) {
 constexpr int64_t ROWS = 8;
 
 // Weights of a piece by itself for up to ROWS rows: exp(score - greatest score) -> weights[row * PIECE + i], and their sum.
-template <class T, class Slots>
-void weigh(const float* q, int64_t rows, int64_t d, const T* k, Slots slots, int64_t n, const Seen& seen, int64_t row,
-           float* weights, float* high, float* total) {
-  all_products(q, rows, d, k, slots, n, weights, PIECE);
-  hide(seen, slots, n, row, rows, weights, PIECE);
-  for (int64_t r = 0; r < rows; ++r) softmax(weights + r * PIECE, n, high + r, total + r);
+template <class Q, class T, class Slots>
+void weigh(const Rows<Q>& q, const T* k, Slots slots, int64_t n, const Seen& seen, int64_t row, float* weights, float* high,
+           float* total) {
+  all_products(q, k, slots, n, weights, PIECE);
+  hide(seen, slots, n, row, q.n, weights, PIECE);
+  for (int64_t r = 0; r < q.n; ++r) softmax(weights + r * PIECE, n, high + r, total + r);
 }
 
 // body(rows, first row): all rows, ROWS at a time.

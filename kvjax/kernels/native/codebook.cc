@@ -19,14 +19,14 @@ constexpr int64_t ENTRIES = 1 << 18;
 
 typedef Quad Entry;
 
-// table[c] = the products of LANES rows' group of e channels with centroid c; rows beyond `rows` are zeros.
+// table[c] = the products of up to LANES rows' group of e channels with centroid c; rows that are not there are zeros.
 template <class T>
-void fill_table(const float* q, int64_t d, int64_t rows, const T* book, int64_t c, int64_t e, Entry* table) {
+void fill_table(const Rows<float>& q, int64_t channel, const T* book, int64_t c, int64_t e, Entry* table) {
   constexpr int64_t SOME = 64 * WIDTH;
   float centroids[SOME];
   Entry query[SOME];
   for (int64_t j = 0; j < e; ++j)
-    for (int64_t r = 0; r < LANES; ++r) query[j][r] = r < rows ? q[r * d + j] : 0;
+    for (int64_t r = 0; r < LANES; ++r) query[j][r] = r < q.n ? q[r][channel + j] * q.scale : 0;
   const int64_t whole = SOME / e;
   for (int64_t first = 0; first < c; first += whole) {
     const int64_t n = std::min(whole, c - first);
@@ -92,7 +92,7 @@ struct Book {
 };
 
 template <class Code, class T>
-void scores(ffi::ThreadPool pool, const Queries& q, const Code* codes, int64_t m, const Book& book, const int32_t* start,
+void scores(ffi::ThreadPool pool, const Queries<float>& q, const Code* codes, int64_t m, const Book& book, const int32_t* start,
             const int32_t* length, const Where& where, int64_t cap, float* out) {
   const int64_t quads = (q.rows + LANES - 1) / LANES, own = quads * m * entries<Code>(book.c);
   const int64_t slots = std::clamp(book.c, FEWEST, MOST), blocks = (cap + slots - 1) / slots;
@@ -105,8 +105,8 @@ void scores(ffi::ThreadPool pool, const Queries& q, const Code* codes, int64_t m
       const T* centroids = static_cast<const T*>(book.data) +
                            (list % book.heads * book.groups + (book.groups == 1 ? 0 : group)) * book.c * book.e;
       for (int64_t quad = 0; quad < quads; ++quad)
-        fill_table(q.of(list) + quad * LANES * q.d + group * book.e, q.d, std::min(LANES, q.rows - quad * LANES), centroids, book.c,
-                   book.e, tables.get() + ((i / m * quads + quad) * m + group) * entries<Code>(book.c));
+        fill_table(q.of(list).from(quad * LANES, std::min(LANES, q.rows - quad * LANES)), group * book.e, centroids, book.c, book.e,
+                   tables.get() + ((i / m * quads + quad) * m + group) * entries<Code>(book.c));
     });
     each_item(pool, lists * blocks, [&](int64_t i) {
       const int64_t list = begin + i / blocks, first = i % blocks * slots, width = std::min(slots, cap - first);
@@ -129,7 +129,7 @@ ffi::Error CodebookScores(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer
   const auto shape = book.dimensions();
   const Book centroids{book.untyped_data(), shape[0], shape[1], shape[2], shape[3]};
   const int64_t m = codes.dimensions()[1];
-  const Queries queries(q);
+  const Queries<float> queries(q);
   const Where where(pos, now, queries, window);
   if (beyond(start, length, codes)) return outside();
   return by_type(book, [&](auto type) {

@@ -83,36 +83,52 @@ void rows_from(const Lanes& x, int64_t row, const T* w, int64_t n, float* room, 
   rows_from<V>(x, row + V * WIDTH, w, n, room, out, stride);
 }
 
-template <class T>
-void few_rows(const float* x, int64_t rows, int64_t d, const T* w, int64_t n, float* out, int64_t stride) {
-  by_rows(rows, [&](auto many, int64_t row) {
-    products<decltype(many)::value>(x + row * d, d, w, Stretch{0}, n, out + row * stride, stride);
+template <class Q, class T>
+void few_rows(const Rows<Q>& x, const T* w, int64_t n, float* out, int64_t stride) {
+  by_rows(x.n, [&](auto many, int64_t row) {
+    constexpr int R = decltype(many)::value;
+    products<R>(x.from(row, R), w, Stretch{0}, n, out + row * stride, stride);
   });
 }
 
-// All rows times n weights.
+// All rows times n weights, numbers in float32.
 template <class T>
-void item(const float* x, int64_t rows, const Lanes& lanes, const T* w, int64_t n, float* out, int64_t stride) {
+void item(const Rows<float>& x, const Lanes& lanes, const T* w, int64_t n, float* out, int64_t stride) {
   if (lanes.rows) {
     std::unique_ptr<float[]> room(new float[sizeof(T) < 4 ? 8 * lanes.d : 0]);
     rows_from<MOST>(lanes, 0, w, n, room.get(), out, stride);
   }
-  few_rows(x + lanes.rows * lanes.d, rows - lanes.rows, lanes.d, w, n, out + lanes.rows * stride, stride);
+  few_rows(x.from(lanes.rows, x.n - lanes.rows), w, n, out + lanes.rows * stride, stride);
+}
+
+// multiply(weights, how many, where to) for all of them, shared out over the threads.
+template <class T, class Multiply>
+void by_items(ffi::ThreadPool pool, const ffi::AnyBuffer& weight, float* out, const Multiply& multiply) {
+  const int64_t outputs = weight.dimensions()[0], d = weight.dimensions()[1];
+  const int64_t some = std::max<int64_t>(24, ITEM / (d * int64_t(sizeof(T))) / 24 * 24);  // of 8 and of 6
+  each_item(pool, (outputs + some - 1) / some, [&](int64_t i) {
+    const int64_t first = i * some;
+    multiply(data<T>(weight) + first * d, std::min(some, outputs - first), out + first);
+  });
 }
 
 ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight, ffi::Result<F32<2>> out) {
-  const int64_t rows = x.dimensions()[0], d = x.dimensions()[1], outputs = weight.dimensions()[0];
+  const int64_t rows = x.dimensions()[0], d = x.dimensions()[1], stride = weight.dimensions()[0];
+  if constexpr (PAIRS) {
+    if (x.element_type() == ffi::BF16 && weight.element_type() == ffi::BF16 && d % Factor<BFloat16>::CHANNELS == 0) {
+      const Rows<BFloat16> narrow{data<BFloat16>(x), rows, d, 1};
+      const auto multiply = [&](const BFloat16* w, int64_t n, float* to) { few_rows(narrow, w, n, to, stride); };
+      by_items<BFloat16>(pool, weight, out->typed_data(), multiply);
+      return ffi::Error::Success();
+    }
+  }
   std::unique_ptr<float[]> wide(new float[rows * d]);
   const auto error = by_type(x, [&](auto type) { numbers(data<decltype(type)>(x), rows * d, wide.get()); });
   if (error.failure()) return error;
   const Lanes lanes(wide.get(), rows, d);
   return by_type(weight, [&](auto type) {
-    const auto* weights = data<decltype(type)>(weight);
-    const int64_t some = std::max<int64_t>(24, ITEM / (d * int64_t(sizeof(type))) / 24 * 24);  // of 8 and of 6
-    each_item(pool, (outputs + some - 1) / some, [&](int64_t i) {
-      const int64_t first = i * some, n = std::min(some, outputs - first);
-      item(wide.get(), rows, lanes, weights + first * d, n, out->typed_data() + first, outputs);
-    });
+    const auto multiply = [&](const auto* w, int64_t n, float* to) { item({wide.get(), rows, d, 1}, lanes, w, n, to, stride); };
+    by_items<decltype(type)>(pool, weight, out->typed_data(), multiply);
   });
 }
 

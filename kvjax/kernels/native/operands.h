@@ -44,30 +44,50 @@ inline bool beyond(const S32<2>& start, const S32<2>& length, const ffi::AnyBuff
 }
 inline ffi::Error outside() { return ffi::Error::InvalidArgument("kvjax: a region begins or ends outside the pool"); }
 
-// Queries [b, h, g, t, d] as float32 rows scaled by 1 / sqrt(d). A list is what one of the b * h KV heads reads; it has g * t rows.
+// Queries [b, h, g, t, d] as rows of Q, converted where they are of another type. A list is what one of the b * h KV heads reads;
+// it has g * t rows. Their products are to be multiplied by 1 / sqrt(d).
+template <class Q>
 struct Queries {
   int64_t heads, lists, t, rows, d;
-  std::unique_ptr<float[]> scaled;
+  float scale;
+  const Q* numbers;
+  std::unique_ptr<float[]> converted;
 
-  explicit Queries(const ffi::AnyBuffer& q) {
+  explicit Queries(const ffi::AnyBuffer& q) : numbers(data<Q>(q)) {
     const auto shape = q.dimensions();
     heads = shape[1], lists = shape[0] * heads, t = shape[3], rows = shape[2] * t, d = shape[4];
-    scaled.reset(new float[lists * rows * d]);
-    const float scale = 1 / std::sqrt(static_cast<float>(d));
-    by_type(q, [&](auto type) {
-      numbers(data<decltype(type)>(q), lists * rows * d, scaled.get());
-    });
-    for (int64_t i = 0; i < lists * rows * d; ++i) scaled[i] *= scale;
+    scale = 1 / std::sqrt(static_cast<float>(d));
+    if constexpr (std::is_same_v<Q, float>) {
+      if (q.element_type() == ffi::F32) return;
+      converted.reset(new float[lists * rows * d]);
+      by_type(q, [&](auto type) { kvjax::numbers(data<decltype(type)>(q), lists * rows * d, converted.get()); });
+      numbers = converted.get();
+    }
   }
-  const float* of(int64_t list) const { return scaled.get() + list * rows * d; }
+  Rows<Q> of(int64_t list) const { return {numbers + list * rows * d, rows, d, scale}; }
 };
+
+// body(queries, T()) for keys of type T: queries stay as they are where the processor multiplies the two as they lie in memory.
+template <class Body>
+ffi::Error by_types(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k, const Body& body) {
+  if constexpr (PAIRS) {
+    const bool both = q.element_type() == ffi::BF16 && k.element_type() == ffi::BF16;
+    if (both && q.dimensions().back() % Factor<BFloat16>::CHANNELS == 0) {
+      body(Queries<BFloat16>(q), BFloat16());
+      return ffi::Error::Success();
+    }
+  }
+  const Queries<float> queries(q);
+  return by_type(k, [&](auto type) { body(queries, type); });
+}
 
 // Positions of the pool's slots, uint16 or int32, and of the queries [b, t]; every slot is seen by one query without a window.
 struct Where {
   Seen common = {};
   int64_t heads = 1;
   Where() = default;
-  Where(const ffi::AnyBuffer& pos, const S32<2>& now, const Queries& q, int64_t window)
+  template <class Q>
+  Where(const ffi::AnyBuffer& pos, const S32<2>& now, const Queries<Q>& q, int64_t window)
       : common{q.t > 1 || window ? pos.untyped_data() : nullptr, pos.element_type() == ffi::S32, now.typed_data(), q.t, window},
         heads(q.heads) {}
   Seen seen(int64_t list) const {

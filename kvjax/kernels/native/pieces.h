@@ -48,8 +48,8 @@ struct Unwatched {
 };
 
 // Every piece by itself, then put together. watch(piece, first row, rows, weights, high, total) sees the weights of every piece.
-template <class T, class SlotsOf, class Watch = Unwatched>
-void attention(ffi::ThreadPool pool, const Queries& q, const T* k, const T* v, const std::vector<Piece>& pieces,
+template <class Q, class T, class SlotsOf, class Watch = Unwatched>
+void attention(ffi::ThreadPool pool, const Queries<Q>& q, const T* k, const T* v, const std::vector<Piece>& pieces,
                const SlotsOf& slots_of, const Where& where, float* out, float* lse, const Watch& watch = {}) {
   const int64_t r = q.rows, d = q.d, items = pieces.size();
   std::unique_ptr<float[]> scratch(new float[items * r * (d + 2)]);
@@ -61,7 +61,7 @@ void attention(ffi::ThreadPool pool, const Queries& q, const T* k, const T* v, c
     by_readings(r, [&](int64_t rows, int64_t row) {
       alignas(64) float weights[ROWS * PIECE];
       const int64_t at = i * r + row;
-      weigh(q.of(piece.list) + row * d, rows, d, k, slots, piece.n, seen, row, weights, high + at, total + at);
+      weigh(q.of(piece.list).from(row, rows), k, slots, piece.n, seen, row, weights, high + at, total + at);
       weighted(weights, rows, d, v, slots, piece.n, part + at * d);
       watch(piece, row, rows, weights, high + at, total + at);
     });

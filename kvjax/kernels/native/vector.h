@@ -82,16 +82,28 @@ inline Vec load(const Float16* from) {
 }
 
 // Held in a register: read once, where the compiler would rather read it again with every product.
-inline Vec held(Vec x) {
+template <class Register>
+inline Register held(Register x) {
 #if defined(__x86_64__)
   asm("" : "+v"(x));
 #endif
   return x;
 }
 
-inline void store(float* to, const Vec& x) { std::memcpy(to, &x, sizeof(Vec)); }
+template <class T, class Register>
+inline void store(T* to, const Register& x) {
+  std::memcpy(to, &x, sizeof(x));
+}
 // Less zero, which compilers leave out; plus zero they must not, because of -0.
 inline Vec all(float x) { return x - Vec{}; }
+
+// Before a loop of a few times over an array of registers: written out early, so that the array is registers. GCC leaves it in
+// memory where loads that may alias it (those of 16-bit numbers) stand between.
+#if defined(__clang__)
+#define KVJAX_UNROLL _Pragma("unroll")
+#else
+#define KVJAX_UNROLL _Pragma("GCC unroll 32")
+#endif
 
 #if defined(__clang__)
 #define KVJAX_PICK(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)

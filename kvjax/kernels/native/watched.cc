@@ -55,16 +55,15 @@ struct Weights {
 ffi::Error WatchedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::AnyBuffer pos,
                             S32<2> start, S32<2> length, S32<2> now, S32<1> heads, S32<2> wanted, ffi::Result<F32<5>> out,
                             ffi::Result<F32<4>> lse, ffi::Result<F32<5>> probabilities, int64_t window) {
-  const Queries queries(q);
-  const Where where(pos, now, queries, window);
   if (beyond(start, length, k)) return outside();
-  const int64_t cap = probabilities->dimensions()[4], r = queries.rows, d = queries.d;
-  const auto pieces = pieces_of(length.typed_data(), queries.lists, k.dimensions()[0]);
+  const int64_t cap = probabilities->dimensions()[4], r = out->dimensions()[2] * out->dimensions()[3];
+  const auto pieces = pieces_of(length.typed_data(), length.element_count(), k.dimensions()[0]);
   const auto slots_of = [&](const Piece& piece) { return Stretch{start.typed_data()[piece.list] + piece.first}; };
   const Places places(heads, wanted, length, cap);
   const Weights weights(places.upto.size(), r, cap, probabilities->typed_data());
-  const auto error = by_type(k, [&](auto type) {
+  const auto error = by_types(q, k, [&](const auto& queries, auto type) {
     using T = decltype(type);
+    const Where where(pos, now, queries, window);
     const auto watch = [&](const Piece& piece, int64_t row, int64_t rows, float* found, const float* high, const float* total) {
       const int64_t place = places.of_list[piece.list];
       const int64_t n = place < 0 ? 0 : std::min(piece.n, places.upto[place] - piece.first);
@@ -72,7 +71,7 @@ ffi::Error WatchedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuff
       float highs[ROWS], totals[ROWS];
       std::copy_n(high, rows, highs), std::copy_n(total, rows, totals);
       if (n < piece.n)  // again without the slots behind: weights relative to their greatest score may all be 0
-        weigh(queries.of(piece.list) + row * d, rows, d, data<T>(k), slots_of(piece), n, where.seen(piece.list), row, found, highs,
+        weigh(queries.of(piece.list).from(row, rows), data<T>(k), slots_of(piece), n, where.seen(piece.list), row, found, highs,
               totals);
       weights.put(place, piece.first, n, row, rows, found, highs, totals);
     };

@@ -21,21 +21,21 @@ constexpr int LONG = WIDTH == 16 ? 8 : 4;
 template <int R, int VECTORS, class T, class Slots>
 void add(const float* weights, int64_t d, const T* v, Slots slots, int64_t first, int64_t end, int64_t n, float* out) {
   Vec added[R][VECTORS];
-  for (int r = 0; r < R; ++r)
-    for (int j = 0; j < VECTORS; ++j) added[r][j] = load(out + r * d + j * WIDTH);
+  KVJAX_UNROLL for (int r = 0; r < R; ++r)
+    KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) added[r][j] = load(out + r * d + j * WIDTH);
   for (int64_t i = first; i < end; ++i) {
     if (i + FEW < n)  // not `soon`: its loop over channels, not unrolled, costs up to a tenth here
       for (int j = 0; j < VECTORS; j += LINE<T>) __builtin_prefetch(v + slots(i + FEW) * d + j * WIDTH);
     const T* value = v + slots(i) * d;
     Vec part[VECTORS];
-    for (int j = 0; j < VECTORS; ++j) part[j] = held(load(value + j * WIDTH));
-    for (int r = 0; r < R; ++r) {
+    KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) part[j] = held(load(value + j * WIDTH));
+    KVJAX_UNROLL for (int r = 0; r < R; ++r) {
       const Vec weight = all(weights[r * PIECE + i]);
-      for (int j = 0; j < VECTORS; ++j) added[r][j] += weight * part[j];
+      KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) added[r][j] += weight * part[j];
     }
   }
-  for (int r = 0; r < R; ++r)
-    for (int j = 0; j < VECTORS; ++j) store(out + r * d + j * WIDTH, added[r][j]);
+  KVJAX_UNROLL for (int r = 0; r < R; ++r)
+    KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) store(out + r * d + j * WIDTH, added[r][j]);
 }
 
 // sum_i weights[row * PIECE + i] v_i of all rows -> out[row * d + channel]. Whole rows of values at a time as far as registers go,
