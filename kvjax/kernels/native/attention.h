@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "tiles.h"
 #include "weighted.h"
@@ -19,21 +20,30 @@ struct Seen {
   const int32_t* now;
   int64_t t, window;
 
-  int64_t at(int64_t slot) const {
-    return wide ? static_cast<const int32_t*>(pos)[slot] : static_cast<const uint16_t*>(pos)[slot];
-  }
-  bool operator()(int64_t slot, int64_t row) const {
-    const int64_t query = now[row % t], key = at(slot);
-    return key <= query && (window == 0 || key > query - window);
+  // The positions that a query row sees: after the first, up to the second.
+  std::pair<int64_t, int64_t> of(int64_t row) const {
+    const int64_t query = now[row % t];
+    return {window ? query - window : std::numeric_limits<int64_t>::min(), query};
   }
 };
 
-template <class Slots>
-void hide(const Seen& seen, Slots slots, int64_t n, int64_t first_row, int64_t rows, float* scores, int64_t stride) {
+// Scores of slots that a row does not see -> NOTHING. Most rows see every slot of most pieces.
+template <class Position>
+void hide(const Position* pos, const Seen& seen, int64_t n, int64_t first_row, int64_t rows, float* scores, int64_t stride) {
+  const auto [least, most] = std::minmax_element(pos, pos + n);
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto [after, upto] = seen.of(first_row + r);
+    if (n == 0 || (*least > after && *most <= upto)) continue;
+    const int32_t low = std::max<int64_t>(after, -1), high = upto;
+    float* mine = scores + r * stride;
+    for (int64_t i = 0; i < n; ++i) mine[i] = (pos[i] > low) & (pos[i] <= high) ? mine[i] : NOTHING;
+  }
+}
+
+inline void hide(const Seen& seen, Stretch slots, int64_t n, int64_t first_row, int64_t rows, float* scores, int64_t stride) {
   if (!seen.pos) return;
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t i = 0; i < n; ++i)
-      if (!seen(slots(i), first_row + r)) scores[r * stride + i] = NOTHING;
+  if (seen.wide) return hide(static_cast<const int32_t*>(seen.pos) + slots.first, seen, n, first_row, rows, scores, stride);
+  hide(static_cast<const uint16_t*>(seen.pos) + slots.first, seen, n, first_row, rows, scores, stride);
 }
 
 // The maximum of whole vectors of scores, LOW where there is none above it.
@@ -70,7 +80,7 @@ template <class Q, class T, class Slots>
 void weigh(const Rows<Q>& q, const T* k, Slots slots, int64_t n, const Seen& seen, int64_t row, float* weights, float* high,
            float* total) {
   all_products(q, k, slots, n, weights, PIECE);
-  hide(seen, slots, n, row, q.n, weights, PIECE);
+  if constexpr (!Slots::LISTED) hide(seen, slots, n, row, q.n, weights, PIECE);
   for (int64_t r = 0; r < q.n; ++r) softmax(weights + r * PIECE, n, high + r, total + r);
 }
 
