@@ -11,9 +11,11 @@ namespace {
 
 // Query rows looked up together: their entries for one centroid are one load.
 constexpr int64_t LANES = 4;
-// Groups of channels looked up together: their tables, and the sums of about as many slots as a table has entries, stay in the
-// first- or second-level cache while those slots are gone through.
-constexpr int64_t GROUPS = 4, FEWEST = 256, MOST = 8192;
+// Groups of channels looked up together, a word of codes: their tables, and the sums of about as many slots as a table has entries,
+// stay in the first- or second-level cache while those slots are gone through.
+template <class Code>
+constexpr int GROUPS = sizeof(uint64_t) / sizeof(Code);
+constexpr int64_t FEWEST = 256, MOST = 8192;
 // Entries of all tables that are held at once, at most.
 constexpr int64_t ENTRIES = 1 << 18;
 
@@ -51,15 +53,20 @@ inline const Entry& named(const Entry* table, uint64_t codes, int j, int64_t c) 
   return table[j * entries<Code>(c) + (sizeof(Code) == 1 ? code : std::min(code, c - 1))];
 }
 
-// sums[i] += the entries that GROUPS groups of slot i name; their codes are read as one word.
+// The entries that COUNT codes of a word name, from the first on, added up in pairs.
+template <class Code, int COUNT>
+inline Entry pairs(const Entry* table, uint64_t codes, int first, int64_t c) {
+  if constexpr (COUNT == 1) return named<Code>(table, codes, first, c);
+  else return pairs<Code, COUNT / 2>(table, codes, first, c) + pairs<Code, COUNT / 2>(table, codes, first + COUNT / 2, c);
+}
+
+// sums[i] += the entries that a word of slot i's codes names.
 template <class Code>
 void look_up(const Entry* table, int64_t c, const Code* codes, int64_t m, int64_t n, Entry* sums) {
   for (int64_t i = 0; i < n; ++i) {
-    uint64_t word = 0;
-    std::memcpy(&word, codes + i * m, GROUPS * sizeof(Code));
-    const Entry left = named<Code>(table, word, 0, c) + named<Code>(table, word, 1, c);
-    const Entry right = named<Code>(table, word, 2, c) + named<Code>(table, word, 3, c);
-    sums[i] += left + right;
+    uint64_t word;
+    std::memcpy(&word, codes + i * m, sizeof(word));
+    sums[i] += pairs<Code, GROUPS<Code>>(table, word, 0, c);
   }
 }
 
@@ -67,7 +74,8 @@ template <class Code>
 void look_up_all(const Entry* table, int64_t c, const Code* codes, int64_t m, int64_t n, Entry* sums) {
   std::fill_n(sums, n, Entry{});
   int64_t group = 0;
-  for (; group + GROUPS <= m; group += GROUPS) look_up(table + group * entries<Code>(c), c, codes + group, m, n, sums);
+  for (; group + GROUPS<Code> <= m; group += GROUPS<Code>)
+    look_up(table + group * entries<Code>(c), c, codes + group, m, n, sums);
   for (; group < m; ++group)
     for (int64_t i = 0; i < n; ++i) sums[i] += named<Code>(table + group * entries<Code>(c), codes[i * m + group], 0, c);
 }
