@@ -10,12 +10,13 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax import evidence as ev
+from kvjax.budget import check_budget, slots_of
 from kvjax.cache import KVCache
 from kvjax.heap import trim
 from kvjax.judge import Judged, check, judged_by
 from kvjax.layout import plan_regions
 from kvjax.pack import pack
-from kvjax.policy import Policy, check_budget, slots_of
+from kvjax.policy import Policy
 from kvjax.prefill import Prefilled, PrefilledRow
 from kvjax.types import ALIGN
 from kvjax.view import LayerView, Ranking
@@ -113,7 +114,7 @@ def compress(
     start, capacity, slots = plan_regions(counts + room, reserve_slots(pre, reserve, room))
     pools, memory = pack(pre, policy, decided, start, slots)
     lengths = jnp.concatenate([row.length for row in pre.rows])
-    return KVCache(
+    cache = KVCache(
         **pools,
         start=jnp.asarray(start),
         length=jnp.asarray(counts, jnp.int32),
@@ -124,9 +125,9 @@ def compress(
         logits=jnp.stack([row.logits for row in pre.rows]),
         evidence=carried(pre.rows, policy),
         memory=memory,
-        retrieval=policy.retrieve.build(list(pre.rows), decided, policy.encode),
         values=policy.encode.values,
     )
+    return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
 
 
 def reserve_slots(pre: Prefilled, reserve: int | float | None, room: int) -> int:

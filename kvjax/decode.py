@@ -14,9 +14,10 @@ from jax import lax
 from kvjax.cache import KVCache
 from kvjax.checks import check_new_tokens
 from kvjax.policy import Policy
-from kvjax.room import check_cache, make_room, power_of_two
+from kvjax.room import check_cache, make_room
 from kvjax.sample import Greedy
 from kvjax.step import Spec, step
+from kvjax.types import power_of_two
 
 
 @struct.dataclass

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from kvjax import evidence as ev
-from kvjax.policy import Policy, check_budget
+from kvjax.budget import check_budget
+from kvjax.policy import Policy
 from kvjax.prefill import Prefilled, PrefilledRow
 from kvjax.view import LayerView
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from kvjax.budget import slots_of
 from kvjax.cache import KVCache
 from kvjax.layout import resize
-from kvjax.policy import Policy, slots_of
-from kvjax.types import ALIGN
+from kvjax.policy import Policy
+from kvjax.types import ALIGN, power_of_two
 
 
 def check_cache(lm: Any, cache: KVCache, policy: Policy, new_tokens: int) -> None:
@@ -29,11 +30,6 @@ def check_cache(lm: Any, cache: KVCache, policy: Policy, new_tokens: int) -> Non
     if longest > lm.decoder.max_positions:
         limit = lm.decoder.max_positions
         raise ValueError(f"{longest} tokens would exceed the model's context of {limit}: ask for fewer new tokens")
-
-
-def power_of_two(n: int) -> int:
-    """n rounded up to a power of two, at least 64: the padding of a policy's view of `n` slots."""
-    return 1 << max(6, (int(n) - 1).bit_length())
 
 
 def make_room(

@@ -157,13 +157,14 @@ class Retriever(Stage):
     #: Whether `attend` needs a static bound on the slots of a region.
     padded: ClassVar[bool] = False
 
-    def build(self, rows: list, decided: list, encode: Encoder) -> Any:
+    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
         """The state after `compress`, on the host side.
 
         Args:
             rows: the prefilled rows.   decided: for each row what was decided: scores, keep, count, budget, all [l, 1, h, ...].
+            cache: what was kept, without this state.
         """
-        del rows, decided, encode
+        del rows, decided, cache, encode
         return ()
 
     def begin(self, cache: Any) -> Any:

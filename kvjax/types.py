@@ -57,3 +57,8 @@ def size_class(slots: int, steps: int = 64) -> int:
     slots = max(int(slots), 64)
     unit = max(ALIGN, 1 << max(0, (slots - 1).bit_length() - 1 - (steps.bit_length() - 1)))
     return -(-slots // unit) * unit
+
+
+def power_of_two(n: int) -> int:
+    """n rounded up to a power of two, at least 64: sizes that seldom change, so that few programs exist."""
+    return 1 << max(6, (int(n) - 1).bit_length())

@@ -81,7 +81,7 @@ def forget_programs():
 
 
 #: Methods that keep every token.
-WITHOUT_BUDGET = ("full", "hcattention")
+WITHOUT_BUDGET = ("full", "hcattention", "quest")
 
 
 #: Every published method at a budget that makes it work for its living. A new method enters by one line in kvjax/methods.

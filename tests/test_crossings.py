@@ -8,7 +8,7 @@ import kvjax
 from kvjax.encode import Cast, Plain
 from kvjax.encode.values import OnHost
 from kvjax.merge import WeightedNearest
-from kvjax.retrieve import CumulativeMass
+from kvjax.retrieve import CumulativeMass, PivotRefresh, TopPages
 from tests.conftest import ids_of, policy_of
 
 compresskv, d2o, heterocache, hcattention = (
@@ -35,6 +35,7 @@ CROSSINGS = {
     "adaptive heads inside compresskv's layers": adakv.replace(allocate=kvjax.allocate.Adaptive(layers=compresskv.allocate)),
     "heterocache stored in half": heterocache.replace(encode=Cast("bfloat16")),
     "snapkv read by mass": snapkv.replace(retrieve=CumulativeMass(tau=0.9)),
+    "compresskv read by pages": compresskv.replace(retrieve=TopPages(tokens=24, size=8, dense=1)),
 }
 
 
@@ -54,7 +55,7 @@ def test_crossing(lm, two, name):
     assert jnp.isfinite(out.logits).all()
     grows = 0 if policy.when.decoding else 8
     np.testing.assert_array_equal(out.cache.lengths, cache.lengths + grows)
-    assert (out.cache.host_nbytes > 0) == (policy.encode.values.home == "host" or policy.retrieve.stepwise)
+    assert (out.cache.host_nbytes > 0) == (policy.encode.values.home == "host" or isinstance(policy.retrieve, PivotRefresh))
 
 
 #: One for each kind of state a row has of its own; the others run with the slow tests.

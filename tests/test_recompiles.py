@@ -64,7 +64,7 @@ def test_size_classes_waste_little_and_are_few(slots):
     assert len({size_class(n) for n in range(2**14 + 1, 2**15 + 1)}) == 64
 
 
-@pytest.mark.parametrize("name", ["snapkv", "streaming_llm", "d2o", "heterocache", "hcattention"])
+@pytest.mark.parametrize("name", ["snapkv", "streaming_llm", "d2o", "heterocache", "hcattention", "quest"])
 def test_a_step_fed_again_is_the_same_program(lm, prompt, name):
     """The first call takes a cache just made, the next what a step gave back."""
     policy = policy_of(name)

@@ -15,7 +15,7 @@ from kvjax.layout import plan_regions
 from kvjax.pack import empty_pools
 from kvjax.policy import Policy
 from kvjax.prefill import buffers
-from kvjax.room import power_of_two
+from kvjax.types import power_of_two
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,10 @@ def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) 
         nonlocal structure
         row = prompt(decoder, policy.needs, length, dtype)
         keep = jnp.zeros((*count.shape, row.k[0].shape[2]), bool)
-        cache = _cache(decoder, policy, row, Decided(keep, count, policy.total(length)), slots)
         regions = {name: jnp.asarray(x, jnp.int32) for name, x in dict(start=start, capacity=capacity, length=count).items()}
-        paths, structure = jax.tree_util.tree_flatten_with_path(cache.replace(budget=regions["length"], **regions))
+        cache = _cache(decoder, policy, row, slots, **regions)
+        state = policy.retrieve.build([row], [Decided(keep, count, policy.total(length))], cache, policy.encode)
+        paths, structure = jax.tree_util.tree_flatten_with_path(cache.replace(retrieval=state))
         fields.extend(path[0].name for path, _ in paths)
         return [x for _, x in paths]
 
@@ -101,15 +102,13 @@ def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) 
     return Planned(list(zip(fields, found, strict=True)), structure, slots, int(capacity.max()))
 
 
-def _cache(decoder: Any, policy: Policy, row: Row, decided: Decided, slots: int) -> KVCache:
-    """All of the cache but its regions; to be called while tracing."""
-    pools = empty_pools(decoder, policy, slots, row.k[0].dtype)
-    one, none = jnp.zeros(1, jnp.int32), jnp.zeros((1, 1, 1), jnp.int32)
+def _cache(decoder: Any, policy: Policy, row: Row, slots: int, **regions: Any) -> KVCache:
+    """All of the cache but its retriever's state; to be called while tracing."""
+    pools, one = empty_pools(decoder, policy, slots, row.k[0].dtype), jnp.zeros(1, jnp.int32)
     return KVCache(
-        **pools, start=none, length=none, capacity=none, budget=none, position=one, steps=one,
+        **pools, **regions, budget=regions["length"], position=one, steps=one,
         logits=jnp.zeros((1, decoder.vocab)),
         evidence=carried([row], policy),
         memory={name: jnp.zeros((decoder.layers, 1)) for name in policy.merge.memory},
-        retrieval=policy.retrieve.build([row], [decided], policy.encode),
         values=policy.encode.values,
     )  # fmt: skip

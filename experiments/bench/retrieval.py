@@ -1,4 +1,4 @@
-"""Retrieval: ms per token of methods that read from host memory while decoding, over a cache of random keys and values.
+"""Retrieval: ms per token of methods whose queries read a part of the slots, or of host memory, over random keys and values.
 
 Random keys let a context be longer than the model's own; what is timed does not depend on what the tokens say, except for
 how many slots a share tau of the attention mass takes: flat attention over random keys is the worst case of that.
@@ -19,7 +19,7 @@ from kvjax import evidence as ev
 from kvjax.encode import ByCallback, OnDevice, OnHost
 from kvjax.evidence import WindowQueries
 from kvjax.prefill import Prefilled, PrefilledRow
-from kvjax.retrieve import Everything
+from kvjax.retrieve import Everything, SharedPages
 
 
 def synthetic(lm: Any, context: int, seed: int = 0) -> Prefilled:
@@ -57,6 +57,8 @@ def cells(budget: int | float) -> dict[str, Any]:
         "hcattention, values on the host": methods.hcattention(values=OnHost()),
         "hcattention, values by callback": methods.hcattention(values=ByCallback()),
         "hcattention, values on the device": methods.hcattention(values=OnDevice()),
+        "quest, 1,024 tokens a query head": methods.quest(tokens=1024),
+        "quest, 1,024 tokens a KV head": methods.quest(tokens=1024, heads=SharedPages()),
     }
 
 
@@ -67,7 +69,8 @@ def retrieval(
 
     Returns:
         conditions, ms per token, device and host bytes by cell; for hcattention the share of slots read and the bytes that
-        crossed per step (by the paper's count, indices included); for heterocache the bytes fetched per refresh.
+        crossed per step (by the paper's count, indices included); for heterocache the bytes fetched per refresh; for quest the
+        share of pages that layers which select read.
     """
     lm = longer(lm, context + new + 1)
     pre, found = synthetic(lm, context), cells(budget)
@@ -98,6 +101,8 @@ def _traffic(lm: Any, out: Any, new: int) -> dict[str, Any]:
         queries = new * d.layers * d.heads * d.groups
         crossed = state.crossing_nbytes(d.head_dim, queries) / new
         return {"share_read": float(state.share.mean()), "crossing_bytes_per_step": crossed}
+    if hasattr(state, "most"):
+        return {"share_of_pages_read": float(state.share.mean())}
     if hasattr(state, "refreshes"):
         count = int(jax.device_get(state.refreshes).sum())
         return {"refreshes": count, "fetched_bytes": int(jax.device_get(state.fetched_nbytes).sum())}

@@ -36,7 +36,7 @@ class Recorder(Retriever):
 
     stepwise = True
 
-    def build(self, rows: list, decided: list, encode: Encoder) -> AttentionRows:
+    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> AttentionRows:
         shape = (len(rows), rows[0].k[0].shape[1], self.groups, self.slots)
         return AttentionRows(tuple(jnp.zeros(shape, jnp.float32) for _ in rows[0].k))
 

@@ -12,8 +12,9 @@ from kvjax.calibrate.recorder import Recorder
 from kvjax.compress import compress
 from kvjax.methods.full import full
 from kvjax.prefill import Prefilled
-from kvjax.room import make_room, power_of_two
+from kvjax.room import make_room
 from kvjax.step import Spec, step
+from kvjax.types import power_of_two
 
 
 def row_slots(length: int, steps: int) -> int:

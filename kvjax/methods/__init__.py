@@ -14,6 +14,7 @@ from kvjax.methods.knorm import knorm
 from kvjax.methods.local_window import local_window
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
+from kvjax.methods.quest import quest
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
@@ -33,6 +34,7 @@ __all__ = [
     "local_window",
     "pyramid_keydiff",
     "pyramidkv",
+    "quest",
     "snapkv",
     "streaming_llm",
     "tova",

@@ -5,8 +5,9 @@ from kvjax.retrieve.cumulative import AsTheyAre, CumulativeMass, GroupMean, Grou
 from kvjax.retrieve.drift import PivotRefresh, Sliding, Tumbling
 from kvjax.retrieve.everything import Everything
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
+from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
-    "AsTheyAre", "Clusters", "CumulativeMass", "Everything", "GroupMean", "GroupUnion", "MaskHeads", "PivotRefresh", "QueryHead",
-    "Renormalised", "Sliding", "Tumbling", "ZeroOutput", "ZeroQuery",
+    "AsTheyAre", "Clusters", "CumulativeMass", "Everything", "GroupMean", "GroupUnion", "MaskHeads", "OwnPages", "PivotRefresh",
+    "QueryHead", "Renormalised", "SharedPages", "Sliding", "TopPages", "Tumbling", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

@@ -109,8 +109,8 @@ class CumulativeMass(Retriever):
         if isinstance(self.tau, int | float) and not 0.0 < self.tau <= 1.0:
             raise ValueError(f"tau is a share of the attention mass, in (0, 1]; got {self.tau}")
 
-    def build(self, rows: list, decided: list, encode: Encoder) -> Reading:
-        del encode
+    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Reading:
+        del cache, encode
         zeros = jnp.zeros((decided[0].count.shape[0], len(rows)), jnp.float32)
         return Reading(picked=zeros, seen=zeros)
 

@@ -103,7 +103,8 @@ class PivotRefresh(Retriever):
                 "use the artefact of this model, or calibrate it"
             )
 
-    def build(self, rows: list, decided: list, encode: Encoder) -> Any:
+    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
+        del cache
         pivots, satellites = self.clusters.pivots, self.clusters.satellites
         if not pivots:
             return ()

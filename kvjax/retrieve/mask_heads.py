@@ -75,8 +75,8 @@ class MaskHeads(Retriever):
             raise ValueError(f"MaskHeads wants a bool mask [layers, query heads] = {wanted}; got {mask.dtype} {mask.shape}")
         self.inner.check(model, length, total)
 
-    def build(self, rows: list, decided: list, encode: Encoder) -> Any:
-        return self.inner.build(rows, decided, encode)
+    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
+        return self.inner.build(rows, decided, cache, encode)
 
     def begin(self, cache: Any) -> Any:
         return self.inner.begin(cache)

@@ -1,0 +1,77 @@
+"""What the keys of each page of a region are at least and at most, channel by channel."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Float, Float32, Int32
+
+
+@struct.dataclass
+class PageBounds:
+    """Axis letters: p pages of a head, those it does not have included.
+
+    Attributes:
+        low, high: least and greatest of a page's stored keys, [l b h p d] in their dtype; 0 where there is no page.
+        full: pages each head has; its slots behind them belong to none.
+        pages: pages a query reads.
+        most: as many as any row's, rounded up: the size of a list.
+    """
+
+    low: Any
+    high: Any
+    full: Int32[Array, "l b h"]
+    pages: Int32[Array, " b"]
+    most: int = struct.field(pytree_node=False)
+
+    @property
+    def share(self) -> Float32[Array, "l b h"]:
+        """Share of a head's pages that a query of a layer that selects reads."""
+        return jnp.minimum(self.pages[:, None], self.full) / jnp.maximum(self.full, 1)
+
+    def split(self) -> tuple["PageBounds", Any]:
+        """The state without the bounds, which decoding only reads, and the bounds."""
+        return self.replace(low=None, high=None), (self.low, self.high)
+
+    def joined(self, bounds: Any) -> "PageBounds":
+        """The state with its bounds."""
+        return self.replace(low=bounds[0], high=bounds[1])
+
+    @staticmethod
+    def stack(states: list) -> "PageBounds":
+        """Several rows as one batch."""
+        widest = max(s.low.shape[3] for s in states)
+        wide = lambda x: jnp.pad(x, ((0, 0),) * 3 + ((0, widest - x.shape[3]), (0, 0)))  # noqa: E731
+        cat = lambda name, axis, of=lambda x: x: jnp.concatenate([of(getattr(s, name)) for s in states], axis)  # noqa: E731
+        bounds = dict(low=cat("low", 1, wide), high=cat("high", 1, wide))
+        return PageBounds(**bounds, full=cat("full", 1), pages=cat("pages", 0), most=max(s.most for s in states))
+
+
+@partial(jax.jit, static_argnames=("size", "pages"))
+def page_bounds(
+    k: Float[Array, "s d"], start: Int32[Array, "l b h"], full: Int32[Array, "l b h"], *, size: int, pages: int
+) -> tuple[Float[Array, "l b h p d"], Float[Array, "l b h p d"]]:
+    """m = min k and M = max k over each page of `size` slots, layer by layer; 0 beyond the `full` pages of a head."""
+    offsets = jnp.arange(pages * size, dtype=jnp.int32).reshape(pages, size)
+
+    def layer(at):
+        start, full = at
+        keys = k.at[start[..., None, None] + offsets].get(mode="clip")
+        real = (jnp.arange(pages) < full[..., None])[..., None]
+        return jnp.where(real, keys.min(-2), 0), jnp.where(real, keys.max(-2), 0)
+
+    return lax.map(layer, (start, full))
+
+
+def upper_bounds(
+    q: Float[Array, "b h g d"], low: Float[Array, "b h p d"], high: Float[Array, "b h p d"]
+) -> Float32[Array, "b h g p"]:
+    """u = sum_c max(q_c M_c, q_c m_c): no key of the page has a greater product with the query.
+
+    The larger of the two is the one with M where q_c > 0 and the one with m elsewhere.
+    """
+    product = lambda x, bound: jnp.einsum("bhgd,bhpd->bhgp", x, bound, preferred_element_type=jnp.float32)  # noqa: E731
+    return product(jnp.maximum(q, 0), high) + product(jnp.minimum(q, 0), low)

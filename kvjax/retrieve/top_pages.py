@@ -1,0 +1,126 @@
+"""Each query reads the pages whose keys could match it best (Quest)."""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Float, Float32, Int32
+
+from kvjax.budget import check_budget, slots_of
+from kvjax.kernels.gather_attention import gather_attention
+from kvjax.kernels.ragged_attention import ragged_attention
+from kvjax.retrieve.page_bounds import PageBounds, page_bounds, upper_bounds
+from kvjax.stage import Encoder, Retriever
+from kvjax.types import ALIGN, Number, power_of_two, size_class
+
+PerPage = Float32[Array, "b h _ p"]
+
+
+@struct.dataclass
+class OwnPages:
+    """Every query head reads pages of its own: as in the released accuracy code, and the default."""
+
+    def __call__(self, bounds: PerPage) -> PerPage:
+        return bounds
+
+
+@struct.dataclass
+class SharedPages:
+    """The query heads of a KV head read the pages of the largest bound among them: one list, one reading for the group."""
+
+    def __call__(self, bounds: PerPage) -> PerPage:
+        return bounds.max(2, keepdims=True)
+
+
+@struct.dataclass
+class TopPages(Retriever):
+    """Attention over the pages of the largest bound u = Σ_c max(q_c M_c, q_c m_c), M and m the page's greatest and least keys.
+
+    Pages are `size` slots of what compress left of the prompt, in order. Slots behind the last whole page and tokens that came
+    after the prompt are always read; they count as one page.
+
+    Args:
+        tokens: what a query reads, in pages: an int, or the share of the prompt as a float in (0, 1]. At least three pages.
+        size: slots of a page.   dense: first layers that read everything, as every layer with a sliding window does.
+        heads: OwnPages() (a list for every query head) or SharedPages() (one for the query heads of a KV head).
+
+    Nothing is evicted; the bounds take 2 / size of the keys' bytes on top. How many tokens, or what share, is data.
+    Needs keys as numbers and values on the device, and slots that keep their place: nothing may be evicted while decoding.
+    Raises: TypeError, ValueError for numbers out of range; for an encoder or a schedule of another kind, when compressing.
+    Source: Quest, arXiv 2406.10774, section 3.2. Differs: generated tokens are read as they come instead of filling pages.
+    """
+
+    stepwise: ClassVar[bool] = True
+    tokens: Number = 1024
+    size: int = struct.field(pytree_node=False, default=16)
+    dense: int = struct.field(pytree_node=False, default=2)
+    heads: Any = OwnPages()
+
+    def __post_init__(self):
+        check_budget(self.tokens)
+        if self.size < 1 or self.size % ALIGN:
+            raise ValueError(f"a page is a multiple of {ALIGN} slots, as regions are aligned; got size={self.size}")
+
+    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> PageBounds:
+        if encode.rewrites or encode.values.home != "device":
+            raise ValueError(f"TopPages reads keys and values as numbers on the device; got {encode}: use Plain() or Cast()")
+        held = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
+        full = held // self.size
+        wanted = [self._pages(int(row.length[0]), int(full[:, r].max())) for r, row in enumerate(rows)]
+        pages = size_class(int(full.max()))
+        low, high = page_bounds(cache.k, cache.start, jnp.asarray(full, jnp.int32), size=self.size, pages=pages)
+        count = dict(full=jnp.asarray(full, jnp.int32), pages=jnp.asarray(wanted, jnp.int32))
+        return PageBounds(low=low, high=high, **count, most=min(power_of_two(max(wanted)), pages))
+
+    def _pages(self, length: int, full: int) -> int:
+        """Pages a query of a prompt of `length` tokens reads beside the last."""
+        asked = slots_of(self.tokens, length)
+        return full if asked >= length else max(3, asked // self.size) - 1
+
+    def begin(self, cache: Any) -> Any:
+        if cache.evidence:
+            raise ValueError("TopPages needs slots that keep their place: use when=AfterPrefill() or another retriever")
+        if not isinstance(cache.retrieval, PageBounds):
+            raise ValueError("the cache has no bounds of its pages: compress it with this policy")
+        return cache
+
+    def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
+        if layer < self.dense or window is not None:
+            return *encode.attention(heads.q, cache, layer, positions=positions, window=window, cap=cap), cache
+        if heads.q.shape[3] != 1:
+            raise ValueError(f"TopPages selects for one token at a time; got {heads.q.shape[3]}")
+        paged = self._paged(heads.q, cache, layer)
+        behind = cache.retrieval.full[layer] * self.size
+        where = cache.start[layer] + behind, cache.length[layer] - behind
+        rest = ragged_attention(heads.q, cache.k, cache.v, cache.pos, *where, positions)
+        return *together(paged, rest), cache
+
+    def _paged(self, q: Float[Array, "b h g 1 d"], cache: Any, layer: int):
+        """Attention over the pages chosen, (out, lse)."""
+        state, (b, h, g, _, d) = cache.retrieval, q.shape
+        bounds = self.heads(upper_bounds(q[:, :, :, 0], state.low[layer], state.high[layer]))
+        lists = bounds.shape[2]
+        slots, count = listed_pages(bounds, state.full[layer], state.pages, most=state.most, size=self.size)
+        slots = (cache.start[layer][..., None, None] + slots).reshape(b, h * lists, -1)
+        out, lse = gather_attention(q.reshape(b, h * lists, g // lists, 1, d), cache.k, cache.v, slots, count.reshape(b, -1))
+        return out.reshape(q.shape), lse.reshape(q.shape[:-1])
+
+
+def listed_pages(
+    bounds: PerPage, full: Int32[Array, "b h"], pages: Int32[Array, " b"], *, most: int, size: int
+) -> tuple[Int32[Array, "b h _ m"], Int32[Array, "b h _"]]:
+    """Slots of the `pages` of largest bound among the first `full`, from a region's first on, and how many of a list to read."""
+    real = jnp.arange(bounds.shape[-1]) < full[..., None, None]
+    chosen = lax.top_k(jnp.where(real, bounds, -jnp.inf), most)[1].astype(jnp.int32)
+    slots = chosen[..., None] * size + jnp.arange(size, dtype=jnp.int32)
+    count = jnp.minimum(pages[:, None], full)[..., None] * size
+    return slots.reshape(*chosen.shape[:-1], most * size), jnp.broadcast_to(count, chosen.shape[:-1])
+
+
+def together(a, b):
+    """(out, lse) of attention over two sets of slots that have none in common, from those of each: sum_i exp(lse_i - lse) out_i."""
+    lse = jnp.logaddexp(a[1], b[1])
+    share = lambda x: jnp.where(x[1] > -jnp.inf, jnp.exp(x[1] - lse), 0.0)[..., None]  # noqa: E731
+    return (a[0] * share(a) + b[0] * share(b)).astype(a[0].dtype), lse
