@@ -39,10 +39,10 @@ def test_bounds_by_hand(name):
 def test_no_key_exceeds_its_pages_bound():
     rng = np.random.default_rng(0)
     k, q = rng.normal(size=(104, 16)).astype(np.float32), rng.normal(size=(1, 2, 3, 16)).astype(np.float32)
-    start, full = jnp.array([[[0, 48]]], jnp.int32), jnp.array([[[6, 5]]], jnp.int32)
+    start, full = jnp.array([[0, 48]], jnp.int32), jnp.array([[6, 5]], jnp.int32)
     poisoned = np.concatenate([k, np.full((8, 16), np.nan, np.float32)])
     low, high = page_bounds(jnp.asarray(poisoned), start, full, size=SIZE, pages=7)
-    u = np.asarray(upper_bounds(jnp.asarray(q), low[0], high[0]))
+    u = np.asarray(upper_bounds(jnp.asarray(q), low, high))
     for h, (first, pages) in enumerate(((0, 6), (48, 5))):
         products = np.einsum("gd,pnd->gpn", q[0, h], k[first : first + pages * SIZE].reshape(pages, SIZE, 16))
         assert (u[0, h, :, :pages] >= products.max(-1) - 1e-5).all()
@@ -103,7 +103,7 @@ def test_few_pages_are_not_the_full_cache_and_cost_their_bounds(lm, pre):
     assert float(jnp.abs(got.logits - want.logits).max()) > 1e-3
     np.testing.assert_allclose(cache.retrieval.share, 2 / 11)
     state = cache.retrieval
-    assert cache.nbytes - whole.nbytes == sum(x.nbytes for x in (state.low, state.high, state.full, state.pages))
+    assert cache.nbytes - whole.nbytes == sum(x.nbytes for x in (*state.low, *state.high, state.full, state.pages))
 
 
 def test_rows_are_what_they_are_alone(lm):
@@ -123,9 +123,9 @@ def test_pages_of_what_was_kept(lm, pre, inner):
     cache = kvjax.compress(pre, chosen)
     state, start = cache.retrieval, np.asarray(cache.start)
     np.testing.assert_array_equal(state.full, cache.lengths // SIZE)
-    for layer, h in ((0, 0), (2, 1)):
+    for layer, h in ((1, 0), (2, 1)):
         keys = np.asarray(cache.k)[start[layer, 0, h] :][: SIZE * int(state.full[layer, 0, h])].reshape(-1, SIZE, 16)
-        np.testing.assert_array_equal(state.high[layer, 0, h, : len(keys)], keys.max(1))
+        np.testing.assert_array_equal(state.high[layer - 1][0, h, : len(keys)], keys.max(1))
     assert jnp.isfinite(kvjax.decode(lm, cache, chosen, max_new_tokens=4, stop=(), return_logits=True).logits).all()
 
 
@@ -152,4 +152,4 @@ def test_refusals(lm, pre):
     with pytest.raises(ValueError, match="compress it with this policy"):
         kvjax.decode(lm, full, policy(), max_new_tokens=2)
     half = policy().replace(encode=Cast("bfloat16"))
-    assert kvjax.decode(lm, kvjax.compress(pre, half), half, max_new_tokens=3, stop=()).cache.retrieval.low.dtype == jnp.bfloat16
+    assert kvjax.decode(lm, kvjax.compress(pre, half), half, max_new_tokens=3, stop=()).cache.retrieval.low[0].dtype == jnp.bfloat16

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax import lax
 from jaxtyping import Array, Float, Float32, Int32
 
 
@@ -15,7 +14,8 @@ class PageBounds:
     """Axis letters: p pages of a head, those it does not have included.
 
     Attributes:
-        low, high: least and greatest of a page's stored keys, [l b h p d] in their dtype; 0 where there is no page.
+        low, high: least and greatest of a page's stored keys, a [b h p d] in their dtype for each layer that selects; 0 where there
+            is no page. A layer's are an array of their own: a slice of one for all would be a copy in every step.
         full: pages each head has; its slots behind them belong to none.
         pages: pages a query reads.
         most: as many as any row's, rounded up: the size of a list.
@@ -43,27 +43,22 @@ class PageBounds:
     @staticmethod
     def stack(states: list) -> "PageBounds":
         """Several rows as one batch."""
-        widest = max(s.low.shape[3] for s in states)
-        wide = lambda x: jnp.pad(x, ((0, 0),) * 3 + ((0, widest - x.shape[3]), (0, 0)))  # noqa: E731
-        cat = lambda name, axis, of=lambda x: x: jnp.concatenate([of(getattr(s, name)) for s in states], axis)  # noqa: E731
-        bounds = dict(low=cat("low", 1, wide), high=cat("high", 1, wide))
-        return PageBounds(**bounds, full=cat("full", 1), pages=cat("pages", 0), most=max(s.most for s in states))
+        sizes = [x.shape[2] for s in states for x in s.low]
+        wide = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, max(sizes) - x.shape[2]), (0, 0)))  # noqa: E731
+        low, high = jax.tree.map(lambda *x: jnp.concatenate([wide(y) for y in x]), *((s.low, s.high) for s in states))
+        full, pages = jnp.concatenate([s.full for s in states], 1), jnp.concatenate([s.pages for s in states])
+        return PageBounds(low=low, high=high, full=full, pages=pages, most=max(s.most for s in states))
 
 
 @partial(jax.jit, static_argnames=("size", "pages"))
 def page_bounds(
-    k: Float[Array, "s d"], start: Int32[Array, "l b h"], full: Int32[Array, "l b h"], *, size: int, pages: int
-) -> tuple[Float[Array, "l b h p d"], Float[Array, "l b h p d"]]:
-    """m = min k and M = max k over each page of `size` slots, layer by layer; 0 beyond the `full` pages of a head."""
+    k: Float[Array, "s d"], start: Int32[Array, "b h"], full: Int32[Array, "b h"], *, size: int, pages: int
+) -> tuple[Float[Array, "b h p d"], Float[Array, "b h p d"]]:
+    """m = min k and M = max k over each page of `size` slots of one layer; 0 beyond the `full` pages of a head."""
     offsets = jnp.arange(pages * size, dtype=jnp.int32).reshape(pages, size)
-
-    def layer(at):
-        start, full = at
-        keys = k.at[start[..., None, None] + offsets].get(mode="clip")
-        real = (jnp.arange(pages) < full[..., None])[..., None]
-        return jnp.where(real, keys.min(-2), 0), jnp.where(real, keys.max(-2), 0)
-
-    return lax.map(layer, (start, full))
+    keys = k.at[start[..., None, None] + offsets].get(mode="clip")
+    real = (jnp.arange(pages) < full[..., None])[..., None]
+    return jnp.where(real, keys.min(-2), 0), jnp.where(real, keys.max(-2), 0)
 
 
 def upper_bounds(

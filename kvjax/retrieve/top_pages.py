@@ -67,11 +67,13 @@ class TopPages(Retriever):
         if encode.rewrites or encode.values.home != "device":
             raise ValueError(f"TopPages reads keys and values as numbers on the device; got {encode}: use Plain() or Cast()")
         held = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
-        full = held // self.size
+        full = (held // self.size).astype(np.int32)
         wanted = [self._pages(int(row.length[0]), int(full[:, r].max())) for r, row in enumerate(rows)]
         pages = size_class(int(full.max()))
-        low, high = page_bounds(cache.k, cache.start, jnp.asarray(full, jnp.int32), size=self.size, pages=pages)
-        count = dict(full=jnp.asarray(full, jnp.int32), pages=jnp.asarray(wanted, jnp.int32))
+        of_layer = lambda i: page_bounds(cache.k, cache.start[i], jnp.asarray(full[i]), size=self.size, pages=pages)  # noqa: E731
+        bounds = [of_layer(i) for i in range(self.dense, len(full))]
+        low, high = (tuple(b[side] for b in bounds) for side in (0, 1))
+        count = dict(full=jnp.asarray(full), pages=jnp.asarray(wanted, jnp.int32))
         return PageBounds(low=low, high=high, **count, most=min(power_of_two(max(wanted)), pages))
 
     def _pages(self, length: int, full: int) -> int:
@@ -100,7 +102,7 @@ class TopPages(Retriever):
     def _paged(self, q: Float[Array, "b h g 1 d"], cache: Any, layer: int):
         """Attention over the pages chosen, (out, lse)."""
         state, (b, h, g, _, d) = cache.retrieval, q.shape
-        bounds = self.heads(upper_bounds(q[:, :, :, 0], state.low[layer], state.high[layer]))
+        bounds = self.heads(upper_bounds(q[:, :, :, 0], state.low[layer - self.dense], state.high[layer - self.dense]))
         lists = bounds.shape[2]
         slots, count = listed_pages(bounds, state.full[layer], state.pages, most=state.most, size=self.size)
         slots = (cache.start[layer][..., None, None] + slots).reshape(b, h * lists, -1)
