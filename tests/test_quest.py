@@ -151,5 +151,8 @@ def test_refusals(lm, pre):
     full = kvjax.compress(pre, kvjax.methods.full())
     with pytest.raises(ValueError, match="compress it with this policy"):
         kvjax.decode(lm, full, policy(), max_new_tokens=2)
+    for other in (policy(dense=0), kvjax.methods.quest(size=2 * SIZE)):
+        with pytest.raises(ValueError, match="pages of 8 slots in its last 1 layers"):
+            kvjax.decode(lm, kvjax.compress(pre, policy()), other, max_new_tokens=2)
     half = policy().replace(encode=Cast("bfloat16"))
     assert kvjax.decode(lm, kvjax.compress(pre, half), half, max_new_tokens=3, stop=()).cache.retrieval.low[0].dtype == jnp.bfloat16

@@ -18,7 +18,7 @@ class PageBounds:
             is no page. A layer's are an array of their own: a slice of one for all would be a copy in every step.
         full: pages each head has; its slots behind them belong to none.
         pages: pages a query reads.
-        most: as many as any row's, rounded up: the size of a list.
+        most: as many as any row's, rounded up: the size of a list.   size: slots of a page.
     """
 
     low: Any
@@ -26,6 +26,7 @@ class PageBounds:
     full: Int32[Array, "l b h"]
     pages: Int32[Array, " b"]
     most: int = struct.field(pytree_node=False)
+    size: int = struct.field(pytree_node=False)
 
     @property
     def share(self) -> Float32[Array, "l b h"]:
@@ -47,7 +48,7 @@ class PageBounds:
         wide = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, max(sizes) - x.shape[2]), (0, 0)))  # noqa: E731
         low, high = jax.tree.map(lambda *x: jnp.concatenate([wide(y) for y in x]), *((s.low, s.high) for s in states))
         full, pages = jnp.concatenate([s.full for s in states], 1), jnp.concatenate([s.pages for s in states])
-        return PageBounds(low=low, high=high, full=full, pages=pages, most=max(s.most for s in states))
+        return PageBounds(low=low, high=high, full=full, pages=pages, most=max(s.most for s in states), size=states[0].size)
 
 
 @partial(jax.jit, static_argnames=("size", "pages"))

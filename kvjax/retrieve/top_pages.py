@@ -74,7 +74,7 @@ class TopPages(Retriever):
         bounds = [of_layer(i) for i in range(self.dense, len(full))]
         low, high = (tuple(b[side] for b in bounds) for side in (0, 1))
         count = dict(full=jnp.asarray(full), pages=jnp.asarray(wanted, jnp.int32))
-        return PageBounds(low=low, high=high, **count, most=min(power_of_two(max(wanted)), pages))
+        return PageBounds(low=low, high=high, **count, most=min(power_of_two(max(wanted)), pages), size=self.size)
 
     def _pages(self, length: int, full: int) -> int:
         """Pages a query of a prompt of `length` tokens reads beside the last."""
@@ -84,8 +84,13 @@ class TopPages(Retriever):
     def begin(self, cache: Any) -> Any:
         if cache.evidence:
             raise ValueError("TopPages needs slots that keep their place: use when=AfterPrefill() or another retriever")
-        if not isinstance(cache.retrieval, PageBounds):
+        if not isinstance(state := cache.retrieval, PageBounds):
             raise ValueError("the cache has no bounds of its pages: compress it with this policy")
+        if (state.size, len(state.low)) != (self.size, max(cache.start.shape[0] - self.dense, 0)):
+            raise ValueError(
+                f"the cache has pages of {state.size} slots in its last {len(state.low)} layers, not of {self.size} in all but "
+                f"{self.dense}: compress it with this policy"
+            )
         return cache
 
     def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
