@@ -173,7 +173,8 @@ class PivotRefresh(Retriever):
         held, n = state.held[:, np.array(p)], state.reference.shape[-1]
         out, lse, a = encode.watched(heads.q, cache, layer, heads=h, upto=held, n=n, **how)
         rank = probability_keys(self.heads(self.pool(a)), jnp.arange(n) < held[..., None])
-        return out, lse, cache.replace(retrieval=state.replace(fresh=(*state.fresh, rank)))
+        rank, k = lax.optimization_barrier((rank, cache.k))  # keys may be read for it by themselves: before the pool is written
+        return out, lse, cache.replace(k=k, retrieval=state.replace(fresh=(*state.fresh, rank)))
 
     def end(self, cache: Any, encode: Encoder, *, count: Int32[Array, " b"]) -> Any:
         if not self.clusters.pivots:
