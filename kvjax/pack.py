@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from kvjax.kernels.compact import pick
 from kvjax.policy import Policy
 from kvjax.prefill import Prefilled
-from kvjax.types import BLOCK, position_dtype
+from kvjax.types import position_dtype
 from kvjax.view import LayerView
 
 
@@ -29,10 +29,11 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
                 memory.append(remembered)
             if encode.rewrites:
                 rows["k"] = _encoded(encode, rows["k"])
-            order, count = _order(d.keep, np.int32(layer))
-            pools = _write(pools, {name: rows[name] for name in rows if name in pools}, order, count, start[layer, r])
+            where = _order(d.keep, start[layer, r], np.int32(layer))
+            rows["pos"] = where[0]
+            pools = _write(pools, {name: rows[name] for name in pools}, *where[1:])
             for name in elsewhere:
-                stored = _put_layer(values, elsewhere[name], rows[name][0], d.keep[layer], start[layer, r])
+                stored = _write_elsewhere(values, elsewhere[name], rows[name], *where[1:])
                 elsewhere[name] = values.adopt(stored, elsewhere[name])
     shape = (pre.decoder.layers, len(pre.rows))
     memory = {name: jnp.stack([m[name][0] for m in memory]).reshape(shape) for name in policy.merge.memory}
@@ -68,38 +69,23 @@ def _encoded(encode, k):
 
 
 @jax.jit
-def _order(keep, layer):
-    """A layer's kept slots of each head in position order [h, n + BLOCK], and how many [h]; what is beyond them is arbitrary."""
-    ranks = jnp.cumsum(keep[layer, 0], -1, dtype=jnp.int32)
+def _order(keep, start, layer):
+    """A layer's positions [1, h, n]; its kept slots in position order [1, h, n]; each head's first slot, and how many [1, h]."""
+    keep = keep[layer]
+    ranks = jnp.cumsum(keep, -1, dtype=jnp.int32)
     wanted = jnp.arange(1, keep.shape[-1] + 1, dtype=jnp.int32)
-    order = jax.vmap(partial(jnp.searchsorted, side="left"), (0, None))(ranks, wanted).astype(jnp.int32)
-    order = jnp.minimum(order, keep.shape[-1] - 1)
-    return jnp.pad(order, ((0, 0), (0, BLOCK))), ranks[:, -1]
+    find = jax.vmap(jax.vmap(partial(jnp.searchsorted, side="left"), (0, None)), (0, None))
+    pos = jnp.broadcast_to(wanted - 1, keep.shape)
+    return pos, jnp.minimum(find(ranks, wanted), keep.shape[-1] - 1).astype(jnp.int32), start[None], ranks[..., -1]
 
 
 @partial(jax.jit, donate_argnames=("pools",))
-def _write(pools, rows, order, count, start):
-    """Write one layer's kept slots, and where they were in the prompt, into the pools, block by block.
-
-    It compiles for every size of a pool, so it does little else.
-    """
-    blocks = -(-count // BLOCK)
-    ends = jnp.cumsum(blocks)
-
-    def block(b, pools):
-        h = jnp.searchsorted(ends, b, side="right", method="compare_all")
-        i = (b - ends[h] + blocks[h]) * BLOCK
-        slots = lax.dynamic_slice(order, (h, i), (1, BLOCK))[0]
-        kept = jax.tree.map(lambda x: x.at[0, h, slots].get(mode="promise_in_bounds"), rows) | {"pos": slots}
-        put = lambda pool, x: lax.dynamic_update_slice_in_dim(pool, x.astype(pool.dtype), start[h] + i, 0)  # noqa: E731
-        return jax.tree.map(put, pools, kept)
-
-    return lax.fori_loop(0, ends[-1], block, pools)
+def _write(pools, rows, order, start, count):
+    """Write one layer's kept slots into the pools. It compiles for every size of a pool, so it does nothing else."""
+    return pick(pools, rows, order, start, count)
 
 
 @partial(jax.jit, donate_argnames=("store",), static_argnames=("values",))
-def _put_layer(values, store, rows, keep, start):
-    """Write one layer's kept values into a store that lives elsewhere, in position order."""
-    rank = jnp.cumsum(keep[0], -1, dtype=jnp.int32) - 1
-    slots = jnp.where(keep[0], start[:, None] + rank, jnp.iinfo(jnp.int32).max)
-    return values.put(store, slots.reshape(-1), rows.reshape(-1, rows.shape[-1]))
+def _write_elsewhere(values, store, rows, order, start, count):
+    """Write one layer's kept values into a store that lives elsewhere."""
+    return values.pick(store, rows, order, start, count)

@@ -76,8 +76,8 @@ def _attend(heads: Heads, *, spec: Spec, cache: KVCache, layer: int, positions, 
 
 def _after_reading(read, cache: KVCache):
     """The same, with every later write to the pool after what was read from it: without an order XLA copies the pool first."""
-    read, k, v = lax.optimization_barrier((read, cache.k, cache.v))
-    return read, cache.replace(k=k, v=v)
+    read, k, v, pos = lax.optimization_barrier((read, cache.k, cache.v, cache.pos))
+    return read, cache.replace(k=k, v=v, pos=pos)
 
 
 def _evict(spec: Spec, cache: KVCache, seen: list, *, count: Int32[Array, " b"], dtype: Any) -> KVCache:

@@ -13,6 +13,7 @@ import kvjax
 from kvjax.encode import ByCallback, OnDevice, OnHost, Plain, callback
 from kvjax.encode.store import is_store, on_host, store_nbytes
 from kvjax.encode.values import listed
+from kvjax.kernels.compact import Moves
 from kvjax.kernels.weighted_values.xla import last_used
 from kvjax.merge import WeightedNearest
 from tests.conftest import policy_of
@@ -23,7 +24,13 @@ SLOTS, D = 1536, 16
 
 def filled(home, slots=SLOTS, d=D, dtype=jnp.float32, seed=0):
     rows = np.asarray(np.random.default_rng(seed).normal(size=(slots, d)), dtype)
-    return home.put(home.empty(slots, d, dtype), jnp.arange(slots, dtype=jnp.int32), jnp.asarray(rows)), rows
+    return put(home, home.empty(slots, d, dtype), 0, rows), rows
+
+
+def put(home, store, first, rows):
+    """The store with rows from slot `first` on."""
+    order, one = jnp.arange(len(rows), dtype=jnp.int32), lambda x: jnp.asarray(x)[None, None]
+    return home.pick(store, one(rows), one(order), one(np.int32(first)), one(np.int32(len(rows))))
 
 
 def all_rows(home, store, slots=SLOTS):
@@ -50,16 +57,41 @@ LENGTH = np.array([[300, 0], [1, 257]], np.int32)
 
 @pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_put_take_and_copy(home, dtype):
+def test_fill_and_take(home, dtype):
     store, rows = filled(home, dtype=dtype)
     np.testing.assert_array_equal(all_rows(home, store), rows)
-    new = jnp.full((3, D), 7, dtype)
-    store = home.put(store, jnp.asarray([5, SLOTS, 9], jnp.int32), new)
-    rows[[5, 9]] = 7
-    store = home.copy(store, jnp.asarray([5, 6, 7, 8], jnp.int32), jnp.asarray([6, 5, SLOTS + 3, 900], jnp.int32))
-    rows[[6, 5, 900]] = rows[[5, 6, 8]]
-    np.testing.assert_array_equal(all_rows(home, store), rows)
     np.testing.assert_array_equal(home.take(store, jnp.full((2, 1), SLOTS + 9, jnp.int32)), rows[[-1, -1]][:, None])
+
+
+@pytest.mark.parametrize("slots", [SLOTS, 4800])
+@pytest.mark.parametrize("home", HOMES)
+def test_pick(home, slots):
+    """Chosen rows in regions of any length, the last one at the store's end; what follows a region stays."""
+    store, rows = filled(home, slots)
+    start, count = np.array([[0, 304, 700]], np.int32), np.array([[300, 0, slots - 700]], np.int32)
+    order = np.random.default_rng(1).integers(0, 500, (1, 3, count.max())).astype(np.int32)
+    new = np.random.default_rng(2).normal(size=(1, 3, 500, D)).astype(np.float32)
+    got = all_rows(home, jax.jit(home.pick, donate_argnums=0)(store, *map(jnp.asarray, (new, order, start, count))), slots)
+    for h, (at, n) in enumerate(zip(start[0], count[0], strict=True)):
+        rows[at : at + n] = new[0, h, order[0, h, :n]]
+    np.testing.assert_array_equal(got, rows)
+
+
+@pytest.mark.parametrize("home", HOMES)
+def test_compact_and_rewrite(home):
+    store, rows = filled(home)
+    offsets = np.random.default_rng(1).permutation(257)[:80].reshape(2, 2, 2, 10).astype(np.int32)
+    count, new = np.array([[10, 0], [3, 1]], np.int32), np.random.default_rng(2).normal(size=(2, 2, 10, D)).astype(np.float32)
+    moves = Moves(jnp.asarray(LENGTH), *map(jnp.asarray, offsets), jnp.asarray(count))
+    store = home.adopt(jax.jit(home.compact, donate_argnums=0)(store, jnp.asarray(START), moves), store)
+    slots = START[..., None] + offsets[1] + 1
+    store = home.rewrite(store, jnp.asarray(new), jnp.asarray(slots), jnp.asarray(count))
+    for at in np.ndindex(START.shape):
+        source, target = START[at] + offsets[:, *at, : count[at]]
+        rows[target] = rows[source]
+    for at in np.ndindex(START.shape):
+        rows[slots[at][: count[at]]] = new[at][: count[at]]
+    np.testing.assert_array_equal(all_rows(home, store), rows)
 
 
 @pytest.mark.parametrize("home", HOMES)
@@ -90,8 +122,7 @@ def test_weigh(home, how, share, dtype):
 @pytest.mark.parametrize("home", HOMES)
 def test_nothing_but_weighed_slots_is_read(home):
     store, rows = filled(home)
-    beyond = jnp.arange(300, SLOTS, dtype=jnp.int32)
-    store = home.put(store, beyond, jnp.full((len(beyond), D), jnp.nan))
+    store = put(home, store, 300, np.full((SLOTS - 300, D), np.nan, np.float32))
     weights = random_weights((1, 1, 1, 1, 512), LENGTH[:1, :1], 0.5)
     got = home.weigh(store, jnp.zeros((1, 1), jnp.int32), jnp.asarray(weights))
     np.testing.assert_allclose(got, weighed(rows, START[:1], weights), atol=1e-4)
@@ -105,8 +136,9 @@ def _program(home, store, start, weights, steps):
         i, store, total = state
         store = home.append(store, start[:, 0] + i, jnp.full((2, D), i, jnp.float32))
         total = total + home.weigh(store, start, weights)
-        move = jnp.where(i % 2 == 0, start[:, 1], SLOTS)
-        store = home.copy(store, start[:, 0] + i, move)
+        source, none, often = jnp.broadcast_to(i, (2, 1, 1)), jnp.zeros((2, 1, 1), jnp.int32), (i % 2 == 0).astype(jnp.int32)
+        target = (start[:, 1] - start[:, 0])[:, None, None]
+        store = home.compact(store, start[:, :1], Moves(none[..., 0], source, target, jnp.full((2, 1), often)))
         more = lax.cond(i % 3 == 0, lambda: home.take(store, start).sum(), lambda: jnp.float32(0))
         return i + 1, store, total + home.weigh(store, start, weights) + more
 
@@ -147,7 +179,7 @@ def test_regions_move_to_a_new_store_and_the_old_one_stays(home):
     found = all_rows(home, moved, 2048)
     for old, at, n in zip(START.flat, new.flat, LENGTH.flat, strict=True):
         np.testing.assert_array_equal(found[at : at + n], rows[old : old + n])
-    home.put(moved, jnp.arange(2048, dtype=jnp.int32), jnp.zeros((2048, D)))
+    put(home, moved, 0, np.zeros((2048, D), np.float32))
     np.testing.assert_array_equal(all_rows(home, store), rows)
 
 
@@ -186,7 +218,7 @@ def test_rows_live_as_long_as_the_store_that_owns_them():
 def test_a_store_that_was_written_since_is_found_out():
     home = ByCallback()
     store, _ = filled(home)
-    later = home.put(store, jnp.asarray([0], jnp.int32), jnp.zeros((1, D)))
+    later = home.append(store, jnp.asarray([0], jnp.int32), jnp.zeros((1, D)))
     assert later.rows()[0].sum() == 0
     with pytest.raises(RuntimeError, match="later program"):
         store.rows()

@@ -14,7 +14,8 @@ from flax import struct
 from jax.experimental import io_callback
 from jaxtyping import Array, Float, Float32, Int32
 
-from kvjax.encode.values import OnHost, sources
+from kvjax.encode.values import OnDevice, OnHost, sources
+from kvjax.kernels.compact import Moves
 
 _handles = itertools.count()
 #: Rows by handle, as long as a cache that owns them lives.
@@ -119,17 +120,23 @@ class ByCallback(OnHost):
     def empty(self, slots: int, d: int, dtype: Any) -> HostRows:
         return _store(np.zeros((slots, d), dtype))
 
-    def put(self, store: HostRows, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> HostRows:
+    def append(self, store: HostRows, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> HostRows:
         return _write(store, _put, slots, rows.astype(store.dtype))
-
-    append = put
 
     def take(self, store: HostRows, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
         found = jax.ShapeDtypeStruct((*slots.shape, store.shape[1]), store.dtype)
         return jax.pure_callback(_take, found, store.state, slots)
 
-    def copy(self, store: HostRows, source: Int32[Array, " m"], target: Int32[Array, " m"]) -> HostRows:
-        return _write(store, _copy, source, target)
+    pick = OnDevice.pick
+
+    def compact(self, store: HostRows, start: Int32[Array, "b h"], moves: Moves) -> HostRows:
+        where = lambda x: _listed(start[..., None] + x, moves.count, store)  # noqa: E731
+        return _write(store, _copy, where(moves.sources), where(moves.targets))
+
+    def rewrite(
+        self, store: HostRows, rows: Float[Array, "b h n d"], slots: Int32[Array, "b h n"], count: Int32[Array, "b h"]
+    ) -> HostRows:
+        return self.append(store, _listed(slots, count, store), rows.reshape(-1, rows.shape[-1]))
 
     def weigh(
         self, store: HostRows, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
@@ -150,6 +157,11 @@ class ByCallback(OnHost):
 
     def adopt(self, new: HostRows, old: HostRows) -> HostRows:
         return HostRows(new.state, new.shape, new.dtype, old.owner)
+
+
+def _listed(slots: Int32[Array, "b h n"], count: Int32[Array, "b h"], store: HostRows) -> Int32[Array, " r"]:
+    """Every region's list in one, with all but its first `count` entries pointing nowhere (left out when written)."""
+    return jnp.where(jnp.arange(slots.shape[-1]) < count[..., None], slots, store.shape[0]).reshape(-1)
 
 
 def _write(store: HostRows, write: Any, *operands: Array) -> HostRows:

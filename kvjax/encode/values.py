@@ -1,9 +1,10 @@
 """Where values live: on the device, in host memory beside it, or in NumPy rows behind a callback. One seam, three homes.
 
-A *store* holds rows [slots, d]. Everything the library does with values goes through the operations of the home: `empty`, `put`,
-`append`, `take`, `copy`, `weigh` and, between programs, `relocate` and `concatenate`.
+A *store* holds rows [slots, d]. Everything the library does with values goes through the operations of the home: `empty`, `append`,
+`take`, `weigh`, `pick`, `compact` and `rewrite` and, between programs, `relocate` and `concatenate`.
 """
 
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -14,6 +15,7 @@ from jax import lax
 from jax.experimental.compute_on import compute_on
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
+from kvjax.kernels import compact as kernels
 from kvjax.kernels.dispatch import compiles_for
 from kvjax.kernels.weighted_values import weighted_values
 
@@ -22,6 +24,8 @@ _HOST, _DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 _PART, _FEWEST = 16, 64
 #: Most rows appended without a loop.
 _UNROLLED = 16
+#: Rows that cross to the host at a time where many follow each other.
+_BLOCK = 2048
 
 
 @struct.dataclass
@@ -34,21 +38,31 @@ class OnDevice:
         """A store of zeros."""
         return jnp.zeros((slots, d), dtype)
 
-    def put(self, store: Any, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> Any:
-        """Write rows to slots; a slot beyond the store is left out."""
-        return store.at[slots].set(rows.astype(store.dtype), mode="drop")
-
     def append(self, store: Any, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> Any:
         """Write a step's few new rows; a slot beyond the store is left out, or writes the last slot (slack, which nobody reads)."""
-        return self.put(store, slots, rows)
+        return store.at[slots].set(rows.astype(store.dtype), mode="drop")
 
     def take(self, store: Any, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
         """The rows of `slots`; a slot beyond the store reads the last one."""
         return jnp.take(store, slots, axis=0, mode="clip")
 
-    def copy(self, store: Any, source: Int32[Array, " m"], target: Int32[Array, " m"]) -> Any:
-        """Rows `source` over rows `target`, all read before any is written; a target beyond the store is left out."""
-        return self.put(store, target, self.take(store, source))
+    def pick(
+        self, store: Any, rows: Float[Array, "b h n d"], order: Int32[Array, "b h m"], start: Int32[Array, "b h"],
+        count: Int32[Array, "b h"],
+    ) -> Any:  # fmt: skip
+        """Chosen rows packed into regions, as `kernels.compact.pick`, but exactly: a store need not end in slack."""
+        taken = jnp.take_along_axis(rows, order[..., None], 2)
+        return self.rewrite(store, taken, start[..., None] + jnp.arange(order.shape[-1], dtype=jnp.int32), count)
+
+    def compact(self, store: Any, start: Int32[Array, "b h"], moves: kernels.Moves) -> Any:
+        """Holes filled, as `kernels.compact.compact`."""
+        return kernels.compact(store, start, moves)
+
+    def rewrite(
+        self, store: Any, rows: Float[Array, "b h n d"], slots: Int32[Array, "b h n"], count: Int32[Array, "b h"]
+    ) -> Any:
+        """Rows written back, as `kernels.compact.rewrite`."""
+        return kernels.rewrite(store, rows, slots, count)
 
     def weigh(
         self, store: Any, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
@@ -87,7 +101,6 @@ def _on_host(f):
     return lambda store, *operands: run(store, *jax.device_put(operands, _HOST))
 
 
-_put = _on_host(lambda store, slots, rows: store.at[slots].set(rows, mode="drop"))
 _take = _on_host(lambda store, slots: store.at[slots].get(mode="clip"))
 _weigh = _on_host(
     lambda store, slots, weights: jnp.einsum(
@@ -98,13 +111,34 @@ _weigh = _on_host(
 _moved = jax.jit(_take)
 
 
+def _read(store: Any, at: Int32[Array, ""], size: int) -> Float[Array, "size d"]:
+    """Rows from `at` on, on the device."""
+    return jax.device_put(lax.dynamic_slice_in_dim(store, at, size), _DEVICE)
+
+
+def _written(store: Any, rows: Float[Array, "size d"], at: Int32[Array, ""]) -> Any:
+    """The store with rows of the device from `at` on, in place."""
+    return lax.dynamic_update_slice(store, jax.device_put(rows, _HOST), (at, jnp.int32(0)))
+
+
+def _each(count: Int32[Array, "b h"], f, store: Any) -> Any:
+    """f((b, h), i, store) for i < count of every region, one after the other."""
+    heads = count.shape[1]
+
+    def region(r, store):
+        at = (r // heads, r % heads)
+        return lax.fori_loop(0, count[at], partial(f, at), store)
+
+    return lax.fori_loop(0, count.size, region, store)
+
+
 @struct.dataclass
 class OnHost(OnDevice):
     """Values in pinned host memory; the weighted sum is computed there and only its result comes back.
 
     The device sends indices, weights and new rows. From a GPU `weigh` lists the slots with any weight, of all query heads of a KV
-    head, a sixteenth of the padded region at a time; the device makes the next list while the host weighs one. `append` writes
-    from the device into host memory: host computations never write in place on a GPU, so `put` copies the store there.
+    head, a sixteenth of the padded region at a time; the device makes the next list while the host weighs one. What is written is
+    written by the device: host computations never write in place on a GPU.
     """
 
     home: ClassVar[str] = "host"
@@ -112,17 +146,40 @@ class OnHost(OnDevice):
     def empty(self, slots: int, d: int, dtype: Any) -> Float[Array, "s d"]:
         return jax.device_put(jnp.zeros((slots, d), dtype), _HOST)
 
-    def put(self, store: Any, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> Any:
-        return _put(store, slots, rows.astype(store.dtype))
-
     def append(self, store: Any, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> Any:
         rows = rows.astype(store.dtype)
 
         def write(i, store):
-            row = jax.device_put(lax.dynamic_slice_in_dim(rows, i, 1), _HOST)
-            return lax.dynamic_update_slice(store, row, (slots[i], jnp.int32(0)))
+            return _written(store, lax.dynamic_slice_in_dim(rows, i, 1), slots[i])
 
         return lax.fori_loop(0, len(slots), write, store, unroll=min(len(slots), _UNROLLED))
+
+    def pick(
+        self, store: Any, rows: Float[Array, "b h n d"], order: Int32[Array, "b h m"], start: Int32[Array, "b h"],
+        count: Int32[Array, "b h"],
+    ) -> Any:  # fmt: skip
+        size = min(_BLOCK, store.shape[0])
+
+        def block(r, i, store):
+            first = jnp.minimum(start[r] + i * size, store.shape[0] - size)
+            at = first - start[r] + jnp.arange(size, dtype=jnp.int32)  # what is there stays where the region has no row
+            new = rows[*r, order[*r].at[at].get(mode="clip")].astype(store.dtype)
+            mine = (at >= i * size) & (at < count[r])
+            return _written(store, jnp.where(mine[:, None], new, _read(store, first, size)), first)
+
+        return _each(-(-count // size), block, store)
+
+    def compact(self, store: Any, start: Int32[Array, "b h"], moves: kernels.Moves) -> Any:
+        def move(r, i, store):
+            return _written(store, _read(store, start[r] + moves.sources[*r, i], 1), start[r] + moves.targets[*r, i])
+
+        return _each(moves.count, move, store)
+
+    def rewrite(
+        self, store: Any, rows: Float[Array, "b h n d"], slots: Int32[Array, "b h n"], count: Int32[Array, "b h"]
+    ) -> Any:
+        rows = rows.astype(store.dtype)
+        return _each(count, lambda r, i, store: _written(store, rows[*r, i][None], slots[*r, i]), store)
 
     def take(self, store: Any, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
         return jax.device_put(_take(store, slots), _DEVICE)

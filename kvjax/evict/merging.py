@@ -28,7 +28,9 @@ def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCac
         cache = _write(cache, rows)
         return cache.replace(memory={name: x.at[layer].set(left[name]) for name, x in cache.memory.items()})
 
-    return lax.fori_loop(0, len(group.layers), one, cache)
+    cache = lax.fori_loop(0, len(group.layers), one, cache)
+    k, pos = lax.optimization_barrier((cache.k, cache.pos))  # merging reads positions: before any of them moves
+    return cache.replace(k=k, pos=pos)
 
 
 def _changed(view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode):
@@ -45,10 +47,4 @@ def _write(cache: KVCache, rows) -> KVCache:
     slots, k, v, count = rows
     if cache.values.home == "device":
         return cache.replace(**rewrite({"k": cache.k, "v": cache.v}, {"k": k, "v": v}, slots, count))
-    where = listed(slots, count, cache.slots)
-    return cache.replace(k=rewrite(cache.k, k, slots, count), v=cache.values.put(cache.v, where, v.reshape(-1, v.shape[-1])))
-
-
-def listed(x: Int32[Array, "b h n"], count: Int32[Array, "b h"], size: int) -> Int32[Array, " r"]:
-    """Every region's list in one, with all but its first `count` entries pointing nowhere (dropped when written)."""
-    return jnp.where(jnp.arange(x.shape[-1]) < count[..., None], x, size).reshape(-1)
+    return cache.replace(k=rewrite(cache.k, k, slots, count), v=cache.values.rewrite(cache.v, v, slots, count))

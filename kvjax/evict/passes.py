@@ -7,7 +7,7 @@ from jax import lax
 from kvjax.cache import KVCache
 from kvjax.evict.choose import choose, fold_stats, regions
 from kvjax.evict.group import Group, Stacked, together
-from kvjax.evict.merging import listed, merge
+from kvjax.evict.merging import merge
 from kvjax.evict.reader import Reader, zeros
 from kvjax.evict.seen import Seen
 from kvjax.kernels.compact import Moves, compact
@@ -47,7 +47,6 @@ def _fill_holes(cache: KVCache, group: Group, moves: Moves) -> KVCache:
     names = [name for name in ("k", "v", "pos", "stats") if name != "v" or cache.values.home == "device"]
     moved = compact({name: getattr(cache, name) for name in names}, start, moves)
     if "v" not in names:
-        where = lambda x: listed(start[..., None] + x, moves.count, cache.slots)  # noqa: E731
-        moved["v"] = cache.values.copy(cache.v, where(moves.sources), where(moves.targets))
+        moved["v"] = cache.values.compact(cache.v, start, moves)
     length = moves.length.reshape(group.budget.shape)
     return cache.replace(length=lax.dynamic_update_slice_in_dim(cache.length, length, group.layers[0], 0), **moved)

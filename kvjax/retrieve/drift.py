@@ -226,5 +226,6 @@ def _first_reference(q, k, keep, h, *, base, pool, heads, size: int) -> Bool[Arr
 @partial(jax.jit, static_argnames=("host",), donate_argnames=("store",))
 def _put_prompt(host, store, rows, offset, length, h):
     """A head's prompt rows [n, d] of [h n d] into the store, from row `offset` on."""
-    n = jnp.arange(rows.shape[1], dtype=jnp.int32)
-    return host.put(store, jnp.where(n < length, offset + n, jnp.iinfo(jnp.int32).max), rows[h])
+    order = jnp.arange(rows.shape[1], dtype=jnp.int32)
+    one = lambda x: x[None, None]  # noqa: E731
+    return host.pick(store, one(rows[h]), one(order), one(offset), length[None])

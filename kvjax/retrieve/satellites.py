@@ -83,7 +83,7 @@ def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, m
         keys = stored(encode, state.host.take(state.k, source), **one)
         return (
             k.at[target].set(keys.astype(k.dtype), mode="drop"),
-            encode.values.put(v, target, state.host.take(state.v, source)),
+            encode.values.append(v, target, state.host.take(state.v, source)),
             pos.at[target].set(at.astype(pos.dtype), mode="drop"),
         )
 

@@ -1,8 +1,9 @@
 """Triton kernels run by Triton's interpreter in a process of their own, through the library's own launches.
 
 `python -m tests.kernels.interpreted FILE` is that process: it puts `triton_call` below, which interprets a kernel over NumPy
-arrays, in the place of jax-triton's, and runs the calls in FILE. The interpreter of Triton 3.6 is mended in two places: NumPy 2.5
-no longer takes arrays of one element for loop bounds, and its `dot` multiplies the bits of bfloat16 numbers.
+arrays, in the place of jax-triton's, and runs the calls in FILE. The interpreter of Triton 3.6 is mended in three places: NumPy 2.5
+no longer takes arrays of one element for loop bounds, its `dot` multiplies the bits of bfloat16 numbers, and it cuts float32
+numbers off to bfloat16 where cards round to the nearest.
 """
 
 import importlib
@@ -44,23 +45,26 @@ class Tensor:
         self.array = storage.array
 
 
-def triton_call(*args, kernel, out_shape, grid, num_warps=4, num_stages=3, **constants):
-    """jax_triton.triton_call on the CPU. Outputs start as NaN, or the largest integers, as a device's memory might."""
+def triton_call(*args, kernel, out_shape, grid, num_warps=4, num_stages=3, input_output_aliases=None, **constants):
+    """jax_triton.triton_call on the CPU. Outputs that are not an operand's memory start as NaN, or the largest integers."""
     import jax
     import jax.numpy as jnp
 
     dirty = lambda x: np.full(x.shape, np.nan if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).max, x.dtype)  # noqa: E731
-    outs = jax.tree.map(dirty, out_shape)
-    tensors = [Tensor(np.array(x)) for x in args] + [Tensor(x) for x in jax.tree.leaves(outs)]
+    outs, shape = jax.tree.flatten(jax.tree.map(dirty, out_shape))
+    for operand, out in (input_output_aliases or {}).items():
+        outs[out][...] = args[operand]
+    tensors = [Tensor(np.array(x)) for x in args] + [Tensor(x) for x in outs]
     kernel[grid](*tensors, **constants)
-    return jax.tree.map(jnp.asarray, outs)
+    return jax.tree.unflatten(shape, map(jnp.asarray, outs))
 
 
 def _mend() -> None:
+    import jax.numpy as jnp
     import triton.language as tl
     from triton.runtime import interpreter as it
 
-    patch, dot = it._patch_lang_tensor, it.InterpreterBuilder.create_dot
+    patch, dot, cast = it._patch_lang_tensor, it.InterpreterBuilder.create_dot, it.InterpreterBuilder.cast_impl
 
     def patch_index(tensor, scope):
         patch(tensor, scope)
@@ -70,7 +74,13 @@ def _mend() -> None:
         bits = lambda: (x.data.astype(np.uint32) << 16).view(np.float32)  # noqa: E731
         return it.TensorHandle(bits(), tl.float32) if x.dtype.scalar == tl.bfloat16 else x
 
+    def rounded(self, src, dst_type):
+        if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
+            return cast(self, src, dst_type)
+        return it.TensorHandle(src.data.astype(jnp.bfloat16).view(np.uint16), tl.bfloat16)
+
     it._patch_lang_tensor = patch_index
+    it.InterpreterBuilder.cast_impl = rounded
     it.InterpreterBuilder.create_dot = lambda self, a, b, *rest: dot(self, wide(a), wide(b), *rest)
 
 
@@ -82,7 +92,7 @@ def _main(file: Path) -> None:
     results = []
     with jax.disable_jit():
         for module, name, operands, how in pickle.loads(file.read_bytes()):
-            found = getattr(importlib.import_module(module), name)(*map(jax.numpy.asarray, operands), **how)
+            found = getattr(importlib.import_module(module), name)(*jax.tree.map(jax.numpy.asarray, operands), **how)
             results.append(jax.tree.map(np.asarray, found))
     file.write_bytes(pickle.dumps(results))
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from kvjax.kernels.compact import api, compact, move_regions, plan, rewrite, shapes
+from kvjax.kernels.compact import api, compact, move_regions, pick, plan, rewrite, shapes
 from kvjax.types import SLACK
 
 CASES = shapes.SHAPES | {
@@ -80,6 +80,27 @@ def test_rows_are_written_back(impl, count):
         np.testing.assert_array_equal(x, want[name])
 
 
+def picked(slots=1200, n=700):
+    """Operands of `pick` for regions of many blocks, none and one row, and what their slots hold then, region by region."""
+    rng = np.random.default_rng(3)
+    start, count = np.array([[0, 520], [528, 840]], np.int32), np.array([[513, 0], [300, 1]], np.int32)
+    order = np.sort(rng.integers(0, n, (2, 2, 600)), -1).astype(np.int32)
+    pools = dict(k=np.zeros((slots, 8), np.float32), v=np.zeros((slots, 4), jnp.bfloat16), pos=np.zeros(slots, np.uint16))
+    draw = lambda *more: rng.normal(size=(2, 2, n, *more)).astype(np.float32)  # noqa: E731
+    rows = dict(k=draw(8), v=draw(4), pos=np.broadcast_to(np.arange(n, dtype=np.int32), (2, 2, n)))
+    chosen = lambda x: [x[at][order[at][: count[at]]] for at in np.ndindex(start.shape)]  # noqa: E731
+    want = {name: [region.astype(pools[name].dtype) for region in chosen(x)] for name, x in rows.items()}
+    return jax.tree.map(jnp.asarray, (pools, rows, order, start, count)), want
+
+
+@pytest.mark.parametrize("impl", api.IMPLEMENTATIONS)
+def test_chosen_rows_are_packed(impl):
+    operands, want = picked()
+    got = held(pick(*operands, impl=impl), *map(np.asarray, operands[-2:]))
+    for name, regions in want.items():
+        assert all(np.array_equal(*pair) for pair in zip(got[name], regions, strict=True))
+
+
 @pytest.mark.parametrize("impl", api.IMPLEMENTATIONS)
 def test_regions_move_between_pools(impl):
     pools, start, _, valid = make(CASES["smollm2-135m, every 64 tokens, a batch"])
@@ -100,7 +121,8 @@ def test_a_donated_pool_is_written_in_place(name):
     bare = {name: pools[name] for name in rows}
     filled = jax.jit(compact, donate_argnums=0).lower(pools, start, moves)
     merged = jax.jit(rewrite, donate_argnums=0).lower(bare, rows, moves.sources, moves.count)
-    for program, owned in ((filled, pools), (merged, bare)):
+    packed = jax.jit(pick, donate_argnums=0).lower(bare, rows, moves.sources, start, moves.count)
+    for program, owned in ((filled, pools), (merged, bare), (packed, bare)):
         done = program.compile().memory_analysis()
         pool = sum(x.nbytes for x in owned.values())
         assert done.alias_size_in_bytes == pool and done.temp_size_in_bytes < min(65536, pool)
@@ -113,5 +135,7 @@ def test_refusals_name_the_way_out():
         compact(pools, start, moves, impl="cudnn")
     with pytest.raises(ValueError, match="moves are for"):
         compact(pools, start[:, :1], moves)
+    with pytest.raises(ValueError, match="by n by a pool's row"):
+        pick(pools["k"], jnp.zeros((1, 2, 16, 4)), moves.sources, start, moves.count)
     with pytest.raises(ValueError, match="by a pool's row"):
         rewrite(pools["k"], jnp.zeros((1, 2, 16, 4)), moves.sources, moves.count)

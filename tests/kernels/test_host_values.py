@@ -5,6 +5,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.compute_on import compute_on
 
 from . import deviceless
 
@@ -13,6 +14,7 @@ deviceless.require()
 import kvjax  # noqa: E402
 from kvjax.encode import OnHost, Plain  # noqa: E402
 from kvjax.encode.store import on_host  # noqa: E402
+from kvjax.kernels.compact import Moves  # noqa: E402
 from tests.conftest import policy_of  # noqa: E402
 from tests.decode_loop import copies, decode, operands, pools  # noqa: E402
 
@@ -63,6 +65,15 @@ def test_decode_beside_host_memory(name, lm):
     assert all("fusion" in work for work in meanwhile(text))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["h2o", "d2o"])
+def test_evicting_moves_host_rows_in_place(name, lm):
+    program, cache = program_of(lm, policy_of(name).replace(encode=Plain(values=OnHost())))
+    memory = program.memory_analysis()
+    assert memory.host_alias_size_in_bytes == cache.host_nbytes and memory.host_temp_size_in_bytes < 4096
+    assert memory.temp_size_in_bytes < SLOTS and not copies(program, SLOTS)
+
+
 @pytest.mark.parametrize("rows", [6, 40])
 def test_append_writes_in_place(rows):
     """Without a loop, and with one."""
@@ -75,9 +86,27 @@ def test_append_writes_in_place(rows):
     assert not copies(program, SLOTS) and "HostExecute" not in text and (" while(" in text) == (rows == 40)
 
 
+def test_slots_move_in_place():
+    """Rows packed, holes filled and merged rows written: by the device, into the memory the store has."""
+    home, store = OnHost(), OnHost().empty(SLOTS, 64, jnp.bfloat16)
+    ints = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.int32)  # noqa: E731
+    rows, regions, lists = jax.ShapeDtypeStruct((2, 3, 500, 64), jnp.float32), ints(2, 3), ints(2, 3, 500)
+    for write, given in {
+        home.pick: (rows, lists, regions, regions),
+        home.compact: (regions, Moves(regions, lists, lists, regions)),
+        home.rewrite: (rows, lists, regions),
+    }.items():
+        program = deviceless.compiled(jax.jit(write, donate_argnums=0), store, *given)
+        memory = program.memory_analysis()
+        assert memory.host_alias_size_in_bytes == SLOTS * 64 * 2 and memory.host_temp_size_in_bytes < SLOTS
+        assert not copies(program, SLOTS) and "HostExecute" not in program.as_text()
+
+
 def test_a_copy_would_be_seen():
     """Rows written by a host computation: a new store, copied over the old one."""
-    home, at = OnHost(), jax.ShapeDtypeStruct((6,), jnp.int32)
-    put = jax.jit(home.put, donate_argnums=0)
-    program = deviceless.compiled(put, home.empty(SLOTS, 64, jnp.float32), at, jax.ShapeDtypeStruct((6, 64), jnp.float32))
+    host = jax.memory.Space.Host
+    write = compute_on(lambda store, at, rows: store.at[at].set(rows), compute_type="device_host", out_memory_spaces=host)
+    put = jax.jit(lambda store, *new: write(store, *jax.device_put(new, host)), donate_argnums=0)
+    operands = jax.ShapeDtypeStruct((6,), jnp.int32), jax.ShapeDtypeStruct((6, 64), jnp.float32)
+    program = deviceless.compiled(put, OnHost().empty(SLOTS, 64, jnp.float32), *operands)
     assert copies(program, SLOTS) and program.memory_analysis().host_temp_size_in_bytes >= SLOTS * 64 * 4

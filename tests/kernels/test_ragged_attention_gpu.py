@@ -227,7 +227,11 @@ def test_derivatives_are_those_of_xla():
     assert "triton_kernel_call" not in text and "while" in text
 
 
-@pytest.mark.parametrize("name", ["snapkv", *(pytest.param(name, marks=pytest.mark.slow) for name in ("h2o", "d2o"))])
+#: Methods that evict by what they read, by positions alone, with merging, and one that retrieves.
+OTHERS = ("h2o", "tova", "streaming_llm", "d2o", "quest")
+
+
+@pytest.mark.parametrize("name", ["snapkv", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_decode_updates_the_pool_in_place(name, lm, pre):
     """The whole decode loop, compiled for an H200: a pool of 2**18 slots goes in, comes out, and is never copied."""
     slots = 1 << 18

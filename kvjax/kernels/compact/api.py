@@ -10,9 +10,9 @@ from kvjax.kernels.dispatch import Operation
 from . import reference, xla
 from .moves import Moves
 
-#: Implementations by name; each module defines `compact`, `rewrite` and `move_regions`.
+#: Implementations by name; each module defines `compact`, `rewrite`, `pick` and `move_regions`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("compact", IMPLEMENTATIONS, {}, __package__)
+_OPERATION = Operation("compact", IMPLEMENTATIONS, {"triton": "cuda"}, __package__)
 
 
 def compact(pools: Any, start: Int32[Array, "b h"], moves: Moves, *, impl: str | None = None) -> Any:
@@ -22,7 +22,7 @@ def compact(pools: Any, start: Int32[Array, "b h"], moves: Moves, *, impl: str |
         pools: a pytree of arrays [s, ...].
         start: first slot of each region.
         moves: from `plan`: sources lie at or above a region's new end and targets below it, so their order does not matter.
-        impl: a key of IMPLEMENTATIONS; None chooses.
+        impl: a key of IMPLEMENTATIONS, or "triton" (NVIDIA); None chooses by platform.
 
     Returns:
         The pools; in place where the program owns them (a donated argument of jit). Slots above the new ends are unspecified.
@@ -43,7 +43,7 @@ def rewrite(pools: Any, rows: Any, slots: Int32[Array, "b h n"], count: Int32[Ar
     Args:
         pools: a pytree of arrays [s, ...].   rows: the same structure, [b, h, n, ...] each; cast to their pool's dtype.
         slots: slots of the pool, none named twice among the first `count`.   count: rows to write, 0 to n; data.
-        impl: a key of IMPLEMENTATIONS; None chooses.
+        impl: a key of IMPLEMENTATIONS, or "triton" (NVIDIA); None chooses by platform.
 
     Returns:
         The pools; in place where the program owns them. It costs the rows that are written, not those that could be.
@@ -57,6 +57,38 @@ def rewrite(pools: Any, rows: Any, slots: Int32[Array, "b h n"], count: Int32[Ar
                 f"rows must be {slots.shape} (b, h, n) by a pool's row, count (b, h); got {new.shape}, {pool.shape}, {count.shape}"
             )
     return _OPERATION.call(impl, "rewrite", pools, rows, slots, count)
+
+
+def pick(
+    pools: Any,
+    rows: Any,
+    order: Int32[Array, "b h m"],
+    start: Int32[Array, "b h"],
+    count: Int32[Array, "b h"],
+    *,
+    impl: str | None = None,
+) -> Any:
+    """Chosen rows packed into regions: pool[start + i] = rows[order_i] for i < count, in every region.
+
+    Args:
+        pools: a pytree of arrays [s, ...].   rows: the same structure, [b, h, n, ...] each; cast to their pool's dtype.
+        order: which of the n rows; the first `count` count.   start: first slot of each region, ascending.   count: 0 to m; data.
+        impl: a key of IMPLEMENTATIONS, or "triton" (NVIDIA); None chooses by platform.
+
+    Returns:
+        The pools; in place where the program owns them. Up to BLOCK slots behind a region's last row are unspecified: regions are
+        packed in ascending order, and SLACK ends a pool.
+
+    Raises:
+        ValueError: rows that do not fit their pool, an implementation that is unknown.
+    """
+    for pool, new in zip(jax.tree.leaves(pools), jax.tree.leaves(rows), strict=True):
+        if new.shape[:2] != order.shape[:2] or new.shape[3:] != pool.shape[1:] or count.shape != order.shape[:2]:
+            raise ValueError(
+                f"rows must be {order.shape[:2]} (b, h) by n by a pool's row, count (b, h); "
+                f"got {new.shape}, {pool.shape}, {count.shape}"
+            )
+    return _OPERATION.call(impl, "pick", pools, rows, order, start, count)
 
 
 def move_regions(
@@ -75,7 +107,7 @@ def move_regions(
         old, new: first slot of each region in the source and in what is returned; new regions follow each other in ascending order.
         length: slots of each region; all data.
         slots: slots of the new pools; static. At least SLACK beyond the last region, in the source too: `dynamic_slice` clamps.
-        impl: a key of IMPLEMENTATIONS; None chooses.
+        impl: a key of IMPLEMENTATIONS, or "triton" (NVIDIA); None chooses by platform.
 
     Returns:
         New pools; slots of no region are unspecified.

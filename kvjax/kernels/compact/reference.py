@@ -28,6 +28,14 @@ def rewrite(pools, rows, slots, count):
     return jax.tree.map(put, pools, rows)
 
 
+@jax.jit
+def pick(pools, rows, order, start, count):
+    """Definition of `api.pick`."""
+    i = jnp.arange(order.shape[-1])
+    taken = jax.tree.map(lambda x: jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 3)), 2), rows)
+    return rewrite(pools, taken, start[..., None] + i, count)
+
+
 @partial(jax.jit, static_argnames=("slots",))
 def move_regions(source, old, new, length, *, slots: int):
     """Definition of `api.move_regions`."""

@@ -37,6 +37,23 @@ def rewrite(pools, rows, slots, count):
     return _each(count[:, 0], write, pools)
 
 
+@jax.jit
+def pick(pools, rows, order, start, count):
+    """See `api.pick`, block by block; a region's last block may run past it, into what is written next."""
+    rows, order, start, count = jax.tree.map(_flat, (rows, order, start[..., None], count[..., None]))
+
+    def block(r, i, pools):
+        taken = order.at[r, i * BLOCK + jnp.arange(BLOCK)].get(mode="clip")
+
+        def put(pool, x):
+            new = x.at[r, taken].get(mode="clip").astype(pool.dtype)
+            return lax.dynamic_update_slice_in_dim(pool, new, start[r, 0] + i * BLOCK, 0)
+
+        return jax.tree.map(put, pools, rows)
+
+    return _each(-(-count[:, 0] // BLOCK), block, pools)
+
+
 @partial(jax.jit, static_argnames=("slots",))
 def move_regions(source, old, new, length, *, slots: int):
     """See `api.move_regions`; a region's last block may run past it, into what is written next."""

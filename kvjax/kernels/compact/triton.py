@@ -1,0 +1,91 @@
+"""Moving slots on a GPU by Triton: one launch a pool, whatever is moved; pools are written in place."""
+
+import dataclasses
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import jax_triton as jt
+import triton
+
+from . import rows as kernels
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Tiling: programs that all regions share, rows and numbers of a program's one step at most, warps a program."""
+
+    programs: int = 2048
+    rows: int = 256
+    tile: int = 4096
+    warps: int = 4
+
+    def of(self, pool) -> dict:
+        """A row's numbers, and rows of one step."""
+        d = math.prod(pool.shape[1:])
+        wide = triton.next_power_of_2(d)
+        return dict(D=d, D2=wide, ROWS=max(1, min(self.rows, self.tile // wide)), num_warps=self.warps)
+
+
+def refuses(pools, *rest, **static) -> str | None:
+    """Why these operands are not for this implementation, or None."""
+    empty = next((x.shape for x in jax.tree.leaves((pools, rest)) if not x.size), None)
+    return None if empty is None else f"takes pools and lists that are not empty, got one of {empty}"
+
+
+@partial(jax.jit, static_argnames="config")
+def compact(pools, start, moves, *, config: Config = Config()):
+    """See `api.compact`."""
+    at, to = (_list(start, offsets) for offsets in (moves.sources, moves.targets))
+    return jax.tree.map(lambda pool: _move(None, pool, at, to, moves.count, config=config), pools)
+
+
+@partial(jax.jit, static_argnames="config")
+def rewrite(pools, rows, slots, count, *, config: Config = Config()):
+    """See `api.rewrite`."""
+    at, to = _own(slots.shape), _list(jnp.zeros_like(count), slots)
+    return jax.tree.map(lambda pool, x: _move(_flat(x), pool, at, to, count, config=config), pools, rows)
+
+
+@partial(jax.jit, static_argnames="config")
+def pick(pools, rows, order, start, count, *, config: Config = Config()):
+    """See `api.pick`."""
+    (first, _, _), to = _own(jax.tree.leaves(rows)[0].shape), (start.reshape(-1), start, 0)
+    at = _list(first, order)
+    return jax.tree.map(lambda pool, x: _move(_flat(x), pool, at, to, count, config=config), pools, rows)
+
+
+@partial(jax.jit, static_argnames=("slots", "config"))
+def move_regions(source, old, new, length, *, slots: int, config: Config = Config()):
+    """See `api.move_regions`."""
+    at, to = ((x.reshape(-1), x, 0) for x in (old, new))
+    empty = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), source)
+    return jax.tree.map(lambda pool, x: _move(x, pool, at, to, length, config=config), empty, source)
+
+
+def _own(shape) -> tuple:
+    """Rows [b, h, n, ...] as they follow each other: (first of each region, no list, 0)."""
+    first = jnp.arange(shape[0] * shape[1], dtype=jnp.int32) * shape[2]
+    return first, first, 0
+
+
+def _list(first, offsets) -> tuple:
+    """Slots first + offsets of each region: (first, the list, its length)."""
+    return first.reshape(-1), offsets, offsets.shape[-1]
+
+
+def _flat(x):
+    """Rows of all regions as one axis."""
+    return x.reshape(-1, *x.shape[3:])
+
+
+def _move(source, pool, at: tuple, to: tuple, count, *, config: Config):
+    """The pool with count rows of every region moved: from `source`, or within the pool where there is none."""
+    kernel, rows = (kernels.within, ()) if source is None else (kernels.between, (source,))
+    operands = *at[:2], *to[:2], count, *rows, pool
+    many = count.size
+    return jt.triton_call(
+        *operands, kernel=kernel, grid=(many, triton.cdiv(config.programs, many)), AT=at[2], TO=to[2], **config.of(pool),
+        out_shape=jax.ShapeDtypeStruct(pool.shape, pool.dtype), input_output_aliases={len(operands) - 1: 0},
+    )  # fmt: skip
