@@ -3,11 +3,11 @@
 import numpy as np
 
 
-def softmax_row(q, k, v):
+def softmax_row(q, k, v, bias=0.0):
     """(out [d], lse, p [n]) of one query over the keys it sees; (0, -inf, []) over none."""
     if len(k) == 0:
         return np.zeros(v.shape[-1]), -np.inf, np.zeros(0)
-    scores = k @ q / np.sqrt(q.shape[-1])
+    scores = k @ q / np.sqrt(q.shape[-1]) + bias
     lse = scores.max() + np.log(np.exp(scores - scores.max()).sum())
     p = np.exp(scores - lse)
     return p @ v, lse, p
@@ -28,9 +28,10 @@ def prefill(q, k, v, *, offset, window=None, length=None):
     return out, lse, sums
 
 
-def ragged(q, k, v, pos, start, length, q_pos, *, window=None, cap=1):
+def ragged(q, k, v, pos, start, length, q_pos, *, bias=None, window=None, cap=1):
     """(out [b h g t d], lse [b h g t], probabilities [b h g t cap]) of attention over regions of a pool."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    bias = np.zeros(len(k)) if bias is None else np.asarray(bias, np.float64)
     b, h, g, t, d = q.shape
     out, lse, probs = np.zeros(q.shape), np.zeros(q.shape[:-1]), np.zeros((b, h, g, t, cap))
     for row, head, group, i in np.ndindex(b, h, g, t):
@@ -39,7 +40,7 @@ def ragged(q, k, v, pos, start, length, q_pos, *, window=None, cap=1):
         if window is not None:
             seen &= pos[slots] > q_pos[row, i] - window
         where = (row, head, group, i)
-        out[where], lse[where], p = softmax_row(q[where], k[slots[seen]], v[slots[seen]])
+        out[where], lse[where], p = softmax_row(q[where], k[slots[seen]], v[slots[seen]], bias[slots[seen]])
         index = np.flatnonzero(seen)
         probs[where][index[index < cap]] = p[index < cap]
     return out, lse, probs

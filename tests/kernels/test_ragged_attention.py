@@ -63,15 +63,25 @@ def probs(q, k, pos, start, length, q_pos, lse, **how):
     return op.probabilities(op.ragged_scores(q, k, pos, start, length, q_pos, **how), lse)
 
 
-def check(impl, operands, dtype, window, cap):
+def biases(start, length, slots: int, seed=0):
+    """A bias for each slot, some of them -inf; NaN in every slot that no region holds."""
+    rng, bias = np.random.default_rng(seed), np.full(slots, np.nan, np.float32)
+    for at in np.ndindex(start.shape):
+        drawn = np.where(rng.random(length[at]) < 0.1, -np.inf, 2 * rng.normal(size=length[at]))
+        drawn[:1] = 0.5  # something is left
+        bias[start[at] : start[at] + length[at]] = drawn
+    return bias
+
+
+def check(impl, operands, dtype, window, cap, bias=None):
     """attention and probs of one implementation against the oracle."""
     q, k, v, pos, start, length, q_pos = operands
-    out, lse, weights = oracle.ragged(*map(np.asarray, operands), window=window, cap=cap)
-    got, got_lse = op.ragged_attention(*operands, window=window, impl=impl)
+    out, lse, weights = oracle.ragged(*map(np.asarray, operands), window=window, cap=cap, bias=bias)
+    got, got_lse = op.ragged_attention(*operands, window=window, impl=impl, bias=bias)
     assert got.dtype == dtype and got_lse.dtype == jnp.float32
     close(got, out, dtype)
     close(got_lse, lse, dtype)
-    got = probs(q, k, pos, start, length, q_pos, got_lse, cap=cap, window=window, impl=impl)
+    got = probs(q, k, pos, start, length, q_pos, got_lse, cap=cap, window=window, impl=impl, bias=bias)
     assert got.shape == (*q.shape[:-1], cap) and got.dtype == jnp.float32
     close(got, weights, dtype)
 
@@ -81,6 +91,36 @@ def check(impl, operands, dtype, window, cap):
 def test_matches_float64(impl, case, dtype):
     lengths, g, t, d, window = CASES[case]
     check(impl, make(lengths, g, t, d, dtype), dtype, window, cap=max(1, int(np.max(lengths))))
+
+
+BIASED = [("skewed", "float32"), ("skewed", "bfloat16"), ("question", "float32"), ("window", "float32")]
+
+
+@pytest.mark.parametrize("case, dtype", BIASED)
+@pytest.mark.parametrize("impl", (*api.IMPLEMENTATIONS, "native"))
+def test_a_bias_is_added_to_its_slots_scores(impl, case, dtype):
+    lengths, g, t, d, window = CASES[case]
+    q, k, v, pos, start, length, q_pos = operands = make(lengths, g, t, d, dtype)
+    bias, cap = jnp.asarray(biases(np.asarray(start), np.asarray(length), len(k))), int(np.max(lengths))
+    check(impl, operands, dtype, window, cap, bias)
+    heads, how = (1, 0), dict(window=window, impl=impl, bias=bias)
+    out, lse, got = op.watched_attention(*operands, heads=heads, upto=length[:, heads] // 2, cap=cap, **how)
+    for seen, plain in zip((out, lse), op.ragged_attention(*operands, **how), strict=True):
+        np.testing.assert_array_equal(seen, plain)
+    some = q[:, heads], k, v, pos, start[:, heads], length[:, heads] // 2, q_pos
+    close(got, oracle.ragged(*map(np.asarray, some), window=window, cap=cap, bias=bias)[2], dtype)
+
+
+def test_a_bias_has_derivatives():
+    """d out / d bias_j = p_j (v_j - out), for soft gates of slots; nothing of slots outside the regions."""
+    q, k, v, pos, start, length, q_pos = operands = make([[40, 9]], 2, 1, 16, "float32")
+    bias = jnp.zeros(len(k))
+    attend = lambda bias: op.ragged_attention(*operands, bias=bias)  # noqa: E731
+    (out, lse), tangent = jax.jvp(attend, (bias,), (bias.at[start[0, 0] + 3].set(1.0),))
+    p = probs(q, k, pos, start, length, q_pos, lse, cap=40)[0, 0, :, 0, 3]
+    want = p[:, None] * (v[start[0, 0] + 3] - out[0, 0, :, 0])
+    np.testing.assert_allclose(tangent[0][0, 0, :, 0], want, atol=1e-6)
+    assert not np.any(tangent[0][0, 1])
 
 
 @pytest.mark.parametrize("name", shapes.SMALL)
@@ -176,12 +216,14 @@ def test_refusals_name_the_way_out():
         with pytest.raises(ValueError, match="different ones below 2"):
             op.watched_attention(q, k, v, pos, start, length, q_pos, heads=heads, upto=length[:, : len(heads)], cap=9)
     # Under the run-time type checks of this suite the annotations speak first.
+    with pytest.raises(ValueError, match="one a slot"):
+        api._check(q, k, v, pos, start, length, q_pos, None, jnp.zeros(3))
     with pytest.raises(ValueError, match="pos"):
-        api._check(q, k, v, pos[:-1], start, length, q_pos, None)
+        api._check(q, k, v, pos[:-1], start, length, q_pos, None, None)
     with pytest.raises(ValueError, match="q_pos"):
-        api._check(q, k, v, pos, start, length, q_pos[:, :0], None)
+        api._check(q, k, v, pos, start, length, q_pos[:, :0], None, None)
     with pytest.raises(ValueError, match="start"):
-        api._check(q, k, v, pos, start[:, :1], length, q_pos, None)
+        api._check(q, k, v, pos, start[:, :1], length, q_pos, None, None)
 
 
 @pytest.mark.parametrize("t", [1, 3])

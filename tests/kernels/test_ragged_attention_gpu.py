@@ -20,7 +20,7 @@ from tests.decode_loop import copies, decode, operands, pools  # noqa: E402
 from . import oracle  # noqa: E402
 from . import test_gather_attention as listed  # noqa: E402
 from .interpreted import interpreted  # noqa: E402
-from .test_ragged_attention import close, make  # noqa: E402
+from .test_ragged_attention import biases, close, make  # noqa: E402
 
 #: Few programs, so that regions share them unevenly and the interpreter is quick; one case has the library's own number.
 FEW = triton.Config(programs=6, items=4)
@@ -66,6 +66,17 @@ def call_of(case, name):
 WATCHED = ("empty beside full", "skewed", "window")
 
 
+#: Cases that are asked for with biases too.
+BIASED = ("skewed", "skewed, bfloat16", "window")
+
+
+def biased_of(case, name):
+    """`call_of` with a bias for every slot."""
+    module, _, operands, static = call_of(case, name)
+    start, length = operands[-3:-1]
+    return module, name, [*operands, biases(start, length, len(operands[1]))], static
+
+
 def watched_of(case):
     """A call of the interpreter about the first two thirds of the regions, the last heads first."""
     *_, window, _ = CASES[case]
@@ -85,6 +96,7 @@ def found():
     """What the interpreter gave, by operation and case."""
     calls = {(name, case): call_of(case, name) for name in ("attention", "scores") for case in CASES}
     calls |= {("watched", case): watched_of(case) for case in WATCHED}
+    calls |= {("biased " + name, case): biased_of(case, name) for name in ("attention", "scores") for case in BIASED}
     for case, (*shape, dtype) in LISTS.items():
         calls["lists", case] = gather.__name__, "attention", list(map(np.asarray, listed.make(*shape, dtype))), dict(config=FEW)
     for lengths in PLANS:
@@ -101,6 +113,17 @@ def test_attention_matches_float64(case, found):
     close(got, out, dtype)
     close(got_lse, lse, dtype)
     close(probabilities(jnp.asarray(found["scores", case]), jnp.asarray(got_lse)), weights, dtype)
+
+
+@pytest.mark.parametrize("case", BIASED)
+def test_a_bias_is_added_to_its_slots_scores(case, found):
+    *_, window, dtype = CASES[case]
+    bias = biased_of(case, "attention")[2][-1]
+    out, lse, weights = oracle.ragged(*operands_of(case), window=window, cap=cap_of(case), bias=bias)
+    got, got_lse = found["biased attention", case]
+    close(got, out, dtype)
+    close(got_lse, lse, dtype)
+    close(probabilities(jnp.asarray(found["biased scores", case]), jnp.asarray(got_lse)), weights, dtype)
 
 
 @pytest.mark.parametrize("case", WATCHED)
@@ -160,11 +183,12 @@ def test_registers_and_shared_memory_suffice(d, dtype, pool, capability):
     def every(q, k, v, pos, start, length, q_pos, lists):
         full = triton.attention(q, k, v, pos, start, length, q_pos, window=None)
         windowed = triton.attention(q, k, v, pos, start, length, q_pos, window=100)
+        biased = triton.attention(q, k, v, pos, start, length, q_pos, jnp.zeros(len(k)), window=None)
         scores = triton.scores(q, k, pos, start, length, q_pos, cap=512, window=None)
-        return full, windowed, scores, gather.attention(q, k, v, lists, length)
+        return full, windowed, biased, scores, gather.attention(q, k, v, lists, length)
 
     report = deviceless.assembled(every, q, k, v, *where, lists, capability=capability)
-    assert sorted(kernel.name for kernel in report) == ["attend"] * 3 + ["combine", "score"]
+    assert sorted(kernel.name for kernel in report) == ["attend"] * 4 + ["combine", "score"]
     for kernel in report:
         assert kernel.fits(capability), report
     if d <= 128 and "float32" not in (dtype, pool):  # the common kernels: two programs a multiprocessor at least

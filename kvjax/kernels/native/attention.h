@@ -13,12 +13,13 @@ namespace kvjax {
 
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
-// Positions of slots and queries; query row i is at now[i % t]. Without `pos` everything is seen.
+// Positions of slots and queries; query row i is at now[i % t]. Without `pos` everything is seen, without `bias` nothing is added.
 struct Seen {
   const void* pos;
   bool wide;
   const int32_t* now;
   int64_t t, window;
+  const float* bias;
 
   // The positions that a query row sees: after the first, up to the second.
   std::pair<int64_t, int64_t> of(int64_t row) const {
@@ -44,6 +45,14 @@ inline void hide(const Seen& seen, Stretch slots, int64_t n, int64_t first_row, 
   if (!seen.pos) return;
   if (seen.wide) return hide(static_cast<const int32_t*>(seen.pos) + slots.first, seen, n, first_row, rows, scores, stride);
   hide(static_cast<const uint16_t*>(seen.pos) + slots.first, seen, n, first_row, rows, scores, stride);
+}
+
+// Each slot's bias added to its scores, and what rows do not see hidden.
+inline void adjust(const Seen& seen, Stretch slots, int64_t n, int64_t first_row, int64_t rows, float* scores, int64_t stride) {
+  if (seen.bias)
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t i = 0; i < n; ++i) scores[r * stride + i] += seen.bias[slots.first + i];
+  hide(seen, slots, n, first_row, rows, scores, stride);
 }
 
 // The maximum of whole vectors of scores, LOW where there is none above it.
@@ -80,7 +89,7 @@ template <class Q, class T, class Slots>
 void weigh(const Rows<Q>& q, const T* k, Slots slots, int64_t n, const Seen& seen, int64_t row, float* weights, float* high,
            float* total) {
   all_products(q, k, slots, n, weights, PIECE);
-  if constexpr (!Slots::LISTED) hide(seen, slots, n, row, q.n, weights, PIECE);
+  if constexpr (!Slots::LISTED) adjust(seen, slots, n, row, q.n, weights, PIECE);
   for (int64_t r = 0; r < q.n; ++r) softmax(weights + r * PIECE, n, high + r, total + r);
 }
 

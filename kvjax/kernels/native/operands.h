@@ -81,14 +81,17 @@ ffi::Error by_types(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k, const Body
   return by_type(k, [&](auto type) { body(queries, type); });
 }
 
+// The biases of the pool's slots; of length 0 where there are none.
+inline const float* biases(const F32<1>& bias) { return bias.element_count() ? bias.typed_data() : nullptr; }
+
 // Positions of the pool's slots, uint16 or int32, and of the queries [b, t]; every slot is seen by one query without a window.
 struct Where {
   Seen common = {};
   int64_t heads = 1;
   Where() = default;
   template <class Q>
-  Where(const ffi::AnyBuffer& pos, const S32<2>& now, const Queries<Q>& q, int64_t window)
-      : common{q.t > 1 || window ? pos.untyped_data() : nullptr, pos.element_type() == ffi::S32, now.typed_data(), q.t, window},
+  Where(const ffi::AnyBuffer& pos, const S32<2>& now, const Queries<Q>& q, int64_t window, const float* bias = nullptr)
+      : common{q.t > 1 || window ? pos.untyped_data() : nullptr, pos.element_type() == ffi::S32, now.typed_data(), q.t, window, bias},
         heads(q.heads) {}
   Seen seen(int64_t list) const {
     Seen mine = common;

@@ -53,8 +53,8 @@ struct Weights {
 };
 
 ffi::Error WatchedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, ffi::AnyBuffer pos,
-                            S32<2> start, S32<2> length, S32<2> now, S32<1> heads, S32<2> wanted, ffi::Result<F32<5>> out,
-                            ffi::Result<F32<4>> lse, ffi::Result<F32<5>> probabilities, int64_t window) {
+                            S32<2> start, S32<2> length, S32<2> now, F32<1> bias, S32<1> heads, S32<2> wanted,
+                            ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse, ffi::Result<F32<5>> probabilities, int64_t window) {
   if (beyond(start, length, k)) return outside();
   const int64_t cap = probabilities->dimensions()[4], r = out->dimensions()[2] * out->dimensions()[3];
   const auto pieces = pieces_of(length.typed_data(), length.element_count(), k.dimensions()[0]);
@@ -63,7 +63,7 @@ ffi::Error WatchedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuff
   const Weights weights(places.upto.size(), r, cap, probabilities->typed_data());
   const auto error = by_types(q, k, [&](const auto& queries, auto type) {
     using T = decltype(type);
-    const Where where(pos, now, queries, window);
+    const Where where(pos, now, queries, window, biases(bias));
     const auto watch = [&](const Piece& piece, int64_t row, int64_t rows, float* found, const float* high, const float* total) {
       const int64_t place = places.of_list[piece.list];
       const int64_t n = place < 0 ? 0 : std::min(piece.n, places.upto[place] - piece.first);
@@ -89,4 +89,4 @@ using namespace kvjax;
 XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_watched_attention, WatchedAttention,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Arg<S32<2>>().Arg<S32<2>>().Arg<S32<2>>()
-                                  .Arg<S32<1>>().Arg<S32<2>>().Ret<F32<5>>().Ret<F32<4>>().Ret<F32<5>>().Attr<int64_t>("window"));
+                                  .Arg<F32<1>>().Arg<S32<1>>().Arg<S32<2>>().Ret<F32<5>>().Ret<F32<4>>().Ret<F32<5>>().Attr<int64_t>("window"));

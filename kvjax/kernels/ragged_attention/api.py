@@ -22,12 +22,13 @@ def ragged_attention(
     length: Int32[Array, "b h"],
     q_pos: Int32[Array, "b t"],
     *,
+    bias: Float32[Array, " s"] | None = None,
     window: int | None = None,
     impl: str | None = None,
 ) -> tuple[Float[Array, "b h g t d"], Float32[Array, "b h g t"]]:
     """Attention of query i of region (b, h) over the slots j in start .. start+length-1 of the pool that it sees.
 
-    out_i = sum_j p_ij v_j,  p_ij = exp(s_ij - lse_i),  s_ij = q_i . k_j / sqrt(d),
+    out_i = sum_j p_ij v_j,  p_ij = exp(s_ij - lse_i),  s_ij = q_i . k_j / sqrt(d) + bias_j,
     seen: pos_j <= q_pos_i, and pos_j > q_pos_i - window where a window is given. A single query (t = 1) without a
     window sees every slot of its region: the pool holds its past.
 
@@ -39,9 +40,10 @@ def ragged_attention(
         start: first slot of each region, a multiple of 8; data.
         length: slots of each region, 0 allowed; data, a new value does not retrace.
         q_pos: position of each query.
+        bias: of each slot, added to its scores (None: 0); outside the regions anything.
         window: sliding window in positions (None: none); static.
-        impl: a key of IMPLEMENTATIONS, "native" (CPU), "triton" (NVIDIA) or "mosaic" (Hopper, not yet measured there); None
-            chooses by platform.
+        impl: a key of IMPLEMENTATIONS, "native" (CPU), "triton" (NVIDIA) or "mosaic" (Hopper, without bias, not yet measured
+            there); None chooses by platform.
 
     Returns:
         The output in the dtype of q and the log of the softmax denominator in float32; 0 and -inf where nothing is
@@ -54,8 +56,8 @@ def ragged_attention(
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, section 3 (the running
     maximum and denominator).
     """
-    _check(q, k, v, pos, start, length, q_pos, window)
-    return _OPERATION.call(impl, "attention", q, k, v, pos, start, length, q_pos, window=window)
+    _check(q, k, v, pos, start, length, q_pos, window, bias)
+    return _OPERATION.call(impl, "attention", q, k, v, pos, start, length, q_pos, bias, window=window)
 
 
 def watched_attention(
@@ -70,6 +72,7 @@ def watched_attention(
     heads: tuple[int, ...],
     upto: Int32[Array, "b p"],
     cap: int,
+    bias: Float32[Array, " s"] | None = None,
     window: int | None = None,
     impl: str | None = None,
 ) -> tuple[Float[Array, "b h g t d"], Float32[Array, "b h g t"], Float32[Array, "b p g t cap"]]:
@@ -78,8 +81,8 @@ def watched_attention(
     a_ij = exp(s_ij) / sum_{j' < upto} exp(s_ij')  for j < upto, else 0: with `upto` = `length` the attention weights themselves.
 
     Args:
-        q, k, v, pos, start, length, q_pos, window, impl: as given to `ragged_attention`; "native" reads every key once for both
-            results, the others twice.
+        q, k, v, pos, start, length, q_pos, bias, window, impl: as given to `ragged_attention`; "native" reads every key once for
+            both results, the others twice.
         heads: the KV heads whose probabilities are wanted, each once; static.
         upto: slots of their regions that they are about; data. No more than `length`, or than `cap`, count.
         cap: slots a row of probabilities is padded to; static.
@@ -90,14 +93,15 @@ def watched_attention(
     Raises:
         ValueError: those of `ragged_attention`; heads that the model lacks or that come twice, a cap below 1.
     """
-    _check(q, k, v, pos, start, length, q_pos, window)
+    _check(q, k, v, pos, start, length, q_pos, window, bias)
     if len(set(heads)) < len(heads) or not all(0 <= h < q.shape[1] for h in heads) or upto.shape != (q.shape[0], len(heads)):
         raise ValueError(
             f"heads must be different ones below {q.shape[1]}, and upto [b, heads]; got heads {heads} and upto {upto.shape} "
             f"for {q.shape[0]} rows"
         )
     _check_cap(cap)
-    return _OPERATION.call(impl, "watched", q, k, v, pos, start, length, q_pos, upto, heads=heads, cap=cap, window=window)
+    operands = q, k, v, pos, start, length, q_pos, upto, bias
+    return _OPERATION.call(impl, "watched", *operands, heads=heads, cap=cap, window=window)
 
 
 def ragged_scores(
@@ -109,13 +113,14 @@ def ragged_scores(
     q_pos: Int32[Array, "b t"],
     *,
     cap: int,
+    bias: Float32[Array, " s"] | None = None,
     window: int | None = None,
     impl: str | None = None,
 ) -> Float32[Array, "b h g t cap"]:
-    """The scores of `ragged_attention`, padded to `cap` slots a region: s_ij = q_i . k_j / sqrt(d), else -inf.
+    """The scores of `ragged_attention`, padded to `cap` slots a region: s_ij = q_i . k_j / sqrt(d) + bias_j, else -inf.
 
     Args:
-        q, k, pos, start, length, q_pos, window, impl: as given to `ragged_attention`.
+        q, k, pos, start, length, q_pos, bias, window, impl: as given to `ragged_attention`.
         cap: slots of the widest region; static. Slots of a region beyond `cap` are left out.
 
     Returns:
@@ -124,9 +129,9 @@ def ragged_scores(
     Raises:
         ValueError: shapes that do not fit, a window or cap below 1, an implementation that is unknown or cannot run here.
     """
-    _check(q, k, k, pos, start, length, q_pos, window)
+    _check(q, k, k, pos, start, length, q_pos, window, bias)
     _check_cap(cap)
-    return _OPERATION.call(impl, "scores", q, k, pos, start, length, q_pos, cap=cap, window=window)
+    return _OPERATION.call(impl, "scores", q, k, pos, start, length, q_pos, bias, cap=cap, window=window)
 
 
 def log_denominator(scores: Float32[Array, "b h g t n"]) -> Float32[Array, "b h g t"]:
@@ -146,7 +151,7 @@ def _check_cap(cap: int) -> None:
         raise ValueError(f"cap must be at least 1 slot, got {cap}")
 
 
-def _check(q, k, v, pos, start, length, q_pos, window) -> None:
+def _check(q, k, v, pos, start, length, q_pos, window, bias) -> None:
     """Refuse what would otherwise fail, or broadcast, far from the caller."""
     if q.ndim != 5 or k.ndim != 2 or k.shape != v.shape or k.shape[1] != q.shape[-1] or pos.shape != k.shape[:1]:
         raise ValueError(
@@ -156,5 +161,7 @@ def _check(q, k, v, pos, start, length, q_pos, window) -> None:
         raise ValueError(f"start and length must be {q.shape[:2]} (b, h), got {start.shape} and {length.shape}")
     if q_pos.shape != (q.shape[0], q.shape[3]):
         raise ValueError(f"q_pos must be {(q.shape[0], q.shape[3])} (b, t), got {q_pos.shape}")
+    if bias is not None and (bias.shape != pos.shape or bias.dtype != jnp.float32):
+        raise ValueError(f"bias must be float32 [{pos.shape[0]}], one a slot; got {bias.dtype} {bias.shape}")
     if window is not None and window < 1:
         raise ValueError(f"window must be at least 1 position (or None), got {window}")

@@ -36,8 +36,11 @@ class Config:
     interpret: bool = False
 
 
-def refuses(q, k, v, pos, *rest, window: int | None = None) -> str | None:
+def refuses(q, k, v, pos, start, length, q_pos, bias=None, *, window: int | None = None) -> str | None:
     """Why these operands are not for this implementation, or None."""
+    del pos, start, length, q_pos
+    if bias is not None:
+        return "takes no bias"
     capability = getattr(jax.devices()[0], "compute_capability", None)
     if capability not in (None, "9.0"):
         return f"needs a Hopper GPU (compute capability 9.0), this one has {capability}"
@@ -51,8 +54,9 @@ def refuses(q, k, v, pos, *rest, window: int | None = None) -> str | None:
 
 
 @partial(jax.jit, static_argnames=("window", "config"))
-def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config: Config = Config()):
+def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window: int | None, config: Config = Config()):
     """See `api.ragged_attention`."""
+    del pos, q_pos, bias, window
     b, h, g, _, d = q.shape
     regions = b * h
     region, slot, blocks, held = plan(start.reshape(-1), length.reshape(-1), config.block, config.programs)

@@ -24,33 +24,39 @@ def refuses(q, k, *rest, **static) -> str | None:
         return f"takes up to {MOST_ROWS} query rows a KV head, got {g} heads of {t} queries"
     if d % 16:
         return f"takes head dimensions that are multiples of 16, got {d}"
-    floats = [str(x.dtype) for x in (k, *rest) if jnp.issubdtype(x.dtype, jnp.floating)]
+    floats = [str(x.dtype) for x in (k, *rest[:1]) if jnp.issubdtype(x.dtype, jnp.floating)]
     if str(q.dtype) not in KINDS or floats[0] not in KINDS or len(set(floats)) > 1:
         return f"takes {', '.join(KINDS)}, keys and values alike; got q {q.dtype} and pools {', '.join(floats)}"
-    if any(str(x.dtype) not in ("uint16", "int32") for x in rest if jnp.issubdtype(x.dtype, jnp.integer)):
+    if any(str(x.dtype) not in ("uint16", "int32") for x in rest if x is not None and jnp.issubdtype(x.dtype, jnp.integer)):
         return "takes positions as uint16 or int32"
     return native.missing()
 
 
+def _biases(bias):
+    """What the custom calls take where there are none: an array of length 0."""
+    return jnp.zeros(0) if bias is None else bias
+
+
 @partial(jax.jit, static_argnames="window")
-def attention(q, k, v, pos, start, length, q_pos, *, window: int | None):
+def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window: int | None):
     """See `api.ragged_attention`."""
     shapes, window = [q.shape, q.shape[:-1]], np.int64(window or 0)
-    out, lse = native.call("ragged_attention", q, k, v, pos, start, length, q_pos, shapes=shapes, window=window)
+    operands = q, k, v, pos, start, length, q_pos, _biases(bias)
+    out, lse = native.call("ragged_attention", *operands, shapes=shapes, window=window)
     return out.astype(q.dtype), lse
 
 
 @partial(jax.jit, static_argnames=("cap", "window"))
-def scores(q, k, pos, start, length, q_pos, *, cap: int, window: int | None):
+def scores(q, k, pos, start, length, q_pos, bias=None, *, cap: int, window: int | None):
     """See `api.ragged_scores`."""
     shape, window = (*q.shape[:-1], cap), np.int64(window or 0)
-    return native.call("ragged_scores", q, k, pos, start, length, q_pos, shapes=shape, window=window)
+    return native.call("ragged_scores", q, k, pos, start, length, q_pos, _biases(bias), shapes=shape, window=window)
 
 
 @partial(jax.jit, static_argnames=("heads", "cap", "window"))
-def watched(q, k, v, pos, start, length, q_pos, upto, *, heads: tuple[int, ...], cap: int, window: int | None):
+def watched(q, k, v, pos, start, length, q_pos, upto, bias=None, *, heads: tuple[int, ...], cap: int, window: int | None):
     """See `api.watched_attention`."""
     shapes = [q.shape, q.shape[:-1], (q.shape[0], len(heads), *q.shape[2:4], cap)]
-    operands = q, k, v, pos, start, length, q_pos, jnp.array(heads, jnp.int32), upto
+    operands = q, k, v, pos, start, length, q_pos, _biases(bias), jnp.array(heads, jnp.int32), upto
     out, lse, probabilities = native.call("watched_attention", *operands, shapes=shapes, window=np.int64(window or 0))
     return out.astype(q.dtype), lse, probabilities

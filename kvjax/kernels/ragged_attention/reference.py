@@ -10,10 +10,10 @@ from .twice import watching
 
 
 @partial(jax.jit, static_argnames="window")
-def attention(q, k, v, pos, start, length, q_pos, *, window):
+def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window):
     """Definition of `api.ragged_attention`."""
     slots, held = _region_slots(start, length, k.shape[0])
-    scores = _scores(q, k, pos, slots, held, q_pos, window)
+    scores = _scores(q, k, pos, slots, held, q_pos, window, bias)
     high = jnp.maximum(scores.max(axis=-1), -1e30)
     total = jnp.exp(scores - high[..., None]).sum(axis=-1)
     lse = jnp.where(total > 0, high + jnp.log(total), -jnp.inf)
@@ -23,10 +23,10 @@ def attention(q, k, v, pos, start, length, q_pos, *, window):
 
 
 @partial(jax.jit, static_argnames=("cap", "window"))
-def scores(q, k, pos, start, length, q_pos, *, cap, window):
+def scores(q, k, pos, start, length, q_pos, bias=None, *, cap, window):
     """Definition of `api.ragged_scores`."""
     slots, held = _region_slots(start, length, cap)
-    return _scores(q, k, pos, slots, held, q_pos, window)
+    return _scores(q, k, pos, slots, held, q_pos, window, bias)
 
 
 watched = watching(attention, scores)
@@ -38,10 +38,12 @@ def _region_slots(start, length, cap: int):
     return start[..., None] + index, index < length[..., None]
 
 
-def _scores(q, k, pos, slots, held, q_pos, window):
+def _scores(q, k, pos, slots, held, q_pos, window, bias):
     """Scaled products [b h g t cap] in float32, -inf where the query does not see the slot."""
     keys = jnp.where(held[..., None], k.at[slots].get(mode="clip").astype(jnp.float32), 0.0)
     scores = jnp.einsum("bhgtd,bhnd->bhgtn", q.astype(jnp.float32), keys, precision="highest") / math.sqrt(q.shape[-1])
+    if bias is not None:
+        scores = scores + bias.at[slots].get(mode="clip")[:, :, None, None, :]
     seen = held[:, :, None, :]
     if q.shape[3] > 1 or window is not None:
         at, now = pos.at[slots].get(mode="clip")[:, :, None, :], q_pos[:, None, :, None]

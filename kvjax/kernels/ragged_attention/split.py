@@ -59,9 +59,10 @@ def in_window(pos, slot, there, now, WINDOW: tl.constexpr):
 
 @triton.jit
 def attend(
-    q, k, v, pos, where, length, q_pos, out, high, total,
+    q, k, v, pos, where, length, q_pos, bias, out, high, total,
     R: tl.constexpr, R2: tl.constexpr, H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, LISTED: tl.constexpr,
     WINDOW: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    BIASED: tl.constexpr,
 ):  # fmt: skip
     """One item: out, high and total [items G (D)] of an online softmax over its blocks.
 
@@ -88,6 +89,8 @@ def attend(
         seen = in_window(pos, slot, there, now, WINDOW)
         keys = load(k, slot, seen, D, D2).to(rows.dtype)
         scores = tl.dot(rows, tl.trans(keys), input_precision=PRECISION) * (SCALE * LOG2E)
+        if BIASED:
+            scores += tl.load(bias + slot, mask=seen, other=0.0)[None, :] * LOG2E
         scores = tl.where(seen[None, :], scores, float("-inf"))
         new = tl.maximum(m, tl.max(scores, 1))
         weights = tl.exp2(scores - new[:, None])
@@ -134,9 +137,9 @@ def combine(
 
 @triton.jit
 def score(
-    q, k, pos, start, length, q_pos, out,
+    q, k, pos, start, length, q_pos, bias, out,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, CAP: tl.constexpr,
-    WINDOW: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
     """A block of a region's scores [R G CAP], -inf where the query does not see the slot; keys of those are not read."""
     at = tl.program_id(1)
@@ -147,6 +150,8 @@ def score(
     rows = rows_of(q, at, G, D, D2, k.dtype.element_ty)
     keys = load(k, slot, seen, D, D2).to(rows.dtype)
     scores = tl.dot(rows, tl.trans(keys), input_precision=PRECISION) * SCALE
+    if BIASED:
+        scores += tl.load(bias + slot, mask=seen, other=0.0)[None, :]
     row = tl.arange(0, 16)[:, None]
     place = (at.to(tl.int64) * G + row) * CAP + index[None, :]
     tl.store(out + place, tl.where(seen[None, :], scores, float("-inf")), mask=(row < G) & (index < CAP)[None, :])

@@ -50,25 +50,26 @@ def refuses(q, k, *rest, **static) -> str | None:
         return f"takes {', '.join(kinds)}; got q {q.dtype} and k {k.dtype}"
     if q.shape[4] > 128 and precision(q.dtype, k.dtype) == "tf32x3":
         return f"takes {q.dtype} with {k.dtype} up to dimension 128 (registers), got {q.shape[4]}"
-    if any(x.dtype != k.dtype for x in rest if jnp.issubdtype(x.dtype, jnp.floating)):
+    if any(x.dtype != k.dtype for x in rest[:1] if jnp.issubdtype(x.dtype, jnp.floating)):
         return f"takes keys and values of one dtype, the keys are {k.dtype}"
     return None
 
 
 @partial(jax.jit, static_argnames=("window", "config"))
-def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config: Config = Config()):
+def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window: int | None, config: Config = Config()):
     """See `api.ragged_attention`."""
-    return split_attention(q, k, v, pos, start, length, q_pos, window=window, listed=0, config=config)
+    return split_attention(q, k, v, pos, start, length, q_pos, bias, window=window, listed=0, config=config)
 
 
-def split_attention(q, k, v, pos, where, length, q_pos, *, window, listed: int, config: Config):
+def split_attention(q, k, v, pos, where, length, q_pos, bias, *, window, listed: int, config: Config):
     """(out, lse) over regions that start at `where` [b h], or over `listed` slots `where` [b h listed]."""
     b, h, g, _, d = q.shape
     lists, items, how = b * h, config.programs + b * h, _products(q, k, window, config)
+    how, bias = _biased(how, bias, q)
     float32 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
     shared = dict(R=lists, R2=triton.next_power_of_2(lists), PROGRAMS=config.programs)
     parts = jt.triton_call(
-        q, k, v, pos, where, length, q_pos, kernel=split.attend, grid=(items,), num_stages=config.stages, LISTED=listed,
+        q, k, v, pos, where, length, q_pos, bias, kernel=split.attend, grid=(items,), num_stages=config.stages, LISTED=listed,
         out_shape=(float32(items, g, d), float32(items, g), float32(items, g)), **how, **shared,
     )  # fmt: skip
     shared |= {name: how[name] for name in ("G", "D", "BLOCK")} | dict(ITEMS=config.items, WIDTH=config.width)
@@ -79,17 +80,22 @@ def split_attention(q, k, v, pos, where, length, q_pos, *, window, listed: int, 
 
 
 @partial(jax.jit, static_argnames=("cap", "window", "config"))
-def scores(q, k, pos, start, length, q_pos, *, cap: int, window: int | None, config: Config = Config()):
+def scores(q, k, pos, start, length, q_pos, bias=None, *, cap: int, window: int | None, config: Config = Config()):
     """See `api.ragged_scores`."""
     b, h, *_ = q.shape
-    how = _products(q, k, window, config)
+    how, bias = _biased(_products(q, k, window, config), bias, q)
     return jt.triton_call(
-        q, k, pos, start, length, q_pos, kernel=split.score, grid=(triton.cdiv(cap, how["BLOCK"]), b * h),
+        q, k, pos, start, length, q_pos, bias, kernel=split.score, grid=(triton.cdiv(cap, how["BLOCK"]), b * h),
         out_shape=jax.ShapeDtypeStruct((*q.shape[:-1], cap), jnp.float32), CAP=int(cap), **how,
     )  # fmt: skip
 
 
 watched = watching(attention, scores)
+
+
+def _biased(how: dict, bias, like) -> tuple:
+    """The constants with whether there are biases, and those, or an operand that is not read."""
+    return how | dict(BIASED=bias is not None), like if bias is None else bias
 
 
 def _products(q, k, window: int | None, config: Config) -> dict:

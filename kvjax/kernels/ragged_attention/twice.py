@@ -13,11 +13,11 @@ def watching(attention: Callable, scores: Callable) -> Callable:
     """`api.watched_attention` by an implementation's `attention` and `scores`."""
 
     @partial(jax.jit, static_argnames=("heads", "cap", "window"))
-    def watched(q, k, v, pos, start, length, q_pos, upto, *, heads: tuple[int, ...], cap: int, window: int | None):
+    def watched(q, k, v, pos, start, length, q_pos, upto, bias=None, *, heads: tuple[int, ...], cap: int, window: int | None):
         """See `api.watched_attention`."""
-        out, lse = attention(q, k, v, pos, start, length, q_pos, window=window)
+        out, lse = attention(q, k, v, pos, start, length, q_pos, bias, window=window)
         some, count = jnp.array(heads, jnp.int32), jnp.minimum(length[:, heads], upto)
-        z = scores(q[:, some], k, pos, start[:, some], count, q_pos, cap=cap, window=window)
+        z = scores(q[:, some], k, pos, start[:, some], count, q_pos, bias, cap=cap, window=window)
         return out, lse, softmax(z)
 
     return watched

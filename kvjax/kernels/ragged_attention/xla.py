@@ -33,13 +33,13 @@ class Config:
 
 
 @partial(jax.jit, static_argnames=("window", "config"))
-def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config: Config = Config()):
+def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window: int | None, config: Config = Config()):
     """See `api.ragged_attention`."""
     rows, start, length, q_pos = _regions(q, start, length, q_pos)
     block, many = min(config.block, k.shape[0]), config.blocks
     items = -(-length // block)
     ends = jnp.cumsum(items, dtype=jnp.int32)
-    pools = k, v, pos if q.shape[3] > 1 or window is not None else None
+    pools = k, v, pos if q.shape[3] > 1 or window is not None else None, bias
 
     def turn(i, carry):
         item = i * many + jnp.arange(many, dtype=jnp.int32)
@@ -55,18 +55,18 @@ def attention(q, k, v, pos, start, length, q_pos, *, window: int | None, config:
 
 
 @partial(jax.jit, static_argnames=("cap", "window", "config"))
-def scores(q, k, pos, start, length, q_pos, *, cap: int, window: int | None, config: Config = Config()):
+def scores(q, k, pos, start, length, q_pos, bias=None, *, cap: int, window: int | None, config: Config = Config()):
     """See `api.ragged_scores`."""
     b, h, g, t, d = q.shape
     block = min(config.scores, k.shape[0])
-    seen_pos = pos if t > 1 or window is not None else None
+    pools = k, pos if t > 1 or window is not None else None, bias
 
     def region(args):
         rows, start, length, q_pos = args
 
         def fill(index, out):
             held = jnp.arange(block) < length - index * block
-            scores = _scores(rows, k, seen_pos, start + index * block, held, q_pos, window, block=block)
+            scores = _scores(rows, pools, start + index * block, held, q_pos, window, block=block)
             return lax.dynamic_update_slice(out, scores, (0, index * block))
 
         blocks = -(-jnp.minimum(length, cap) // block)
@@ -98,6 +98,8 @@ def _attend_blocks(pools, rows, at, held, q_pos, *, window, block: int):
     there = (slot >= at[:, None]) & (slot < (at + held)[:, None])
     keys, values = (sliced(x).astype(jnp.float32) for x in pools[:2])
     scores = lax.dot_general(rows, keys, (((2,), (2,)), ((0,), (0,))))
+    if pools[3] is not None:
+        scores = scores + sliced(pools[3])[:, None]
     seen = there[:, None] if pools[2] is None else there[:, None] & sees(sliced(pools[2]), q_pos, rows.shape[1], window)
     scores = jnp.where(seen, scores, -jnp.inf)
     high = jnp.maximum(scores.max(-1), LOW)
@@ -122,16 +124,20 @@ def _fold(carry, region, high, total, out):
     return lax.fori_loop(0, region.size, add, carry)
 
 
-def _scores(rows, k, pos, at, held, q_pos, window, *, block: int):
+def _scores(rows, pools, at, held, q_pos, window, *, block: int):
     """Scores [r, block] of the block that starts at slot `at`, -inf where a row does not see the slot."""
-    keys = lax.dynamic_slice_in_dim(k, at, block).astype(jnp.float32)
+    k, pos, bias = pools
+    sliced = lambda x: lax.dynamic_slice_in_dim(x, at, block)  # noqa: E731
+    keys = sliced(k).astype(jnp.float32)
     if rows.shape[0] <= 8:  # a small product spends longer packing its operands than multiplying them
         scores = (rows[:, None, :] * keys[None]).sum(-1)
     else:
         scores = lax.dot_general(rows, keys, (((1,), (1,)), ((), ())))
+    if bias is not None:
+        scores = scores + sliced(bias)
     seen = held[None, :]
     if pos is not None:
-        seen = seen & sees(lax.dynamic_slice_in_dim(pos, at, block), q_pos, rows.shape[0], window)
+        seen = seen & sees(sliced(pos), q_pos, rows.shape[0], window)
     return jnp.where(seen, scores, -jnp.inf)
 
 

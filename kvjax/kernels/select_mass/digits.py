@@ -14,16 +14,17 @@ def masses(row, at, lse, N: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def log_sum(row, N: tl.constexpr, BLOCK: tl.constexpr):
-    """log Σ exp(s) of a row; -inf where nothing is seen."""
-    high = tl.full([BLOCK], float("-inf"), tl.float32)
+    """log Σ exp(s) of a row, in one pass with the running maximum; -inf where nothing is seen."""
+    high, total = tl.full([BLOCK], float("-inf"), tl.float32), tl.zeros([BLOCK], tl.float32)
     for at in range(0, N, BLOCK):
         index = at + tl.arange(0, BLOCK)
-        high = tl.maximum(high, tl.load(row + index, mask=index < N, other=float("-inf")))
+        s = tl.load(row + index, mask=index < N, other=float("-inf"))
+        before, high = high, tl.maximum(high, s)
+        safe = tl.where(high == float("-inf"), 0.0, high)
+        total = total * tl.exp(before - safe) + tl.exp(s - safe)
     top = tl.max(high, 0)
-    total = tl.zeros([BLOCK], tl.float32)
-    for at in range(0, N, BLOCK):
-        total += masses(row, at, top, N, BLOCK)
-    return tl.where(top == float("-inf"), top, top + tl.log(tl.sum(total, 0)))
+    safe = tl.where(top == float("-inf"), 0.0, top)
+    return tl.where(top == float("-inf"), top, top + tl.log(tl.sum(total * tl.exp(high - safe), 0)))
 
 
 @triton.jit
