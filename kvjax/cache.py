@@ -26,7 +26,7 @@ class KVCache:
         k: [slots, d] rotated keys, or the rows the encoder makes of them.
         v: the store of values [slots, d], on the device or in host memory (`kvjax.encode.values`).
         pos: [slots], uint16 where the model's context allows, else int32.
-        stats: slot-aligned statistics of the scorer, float32 [slots] each; empty if nothing is evicted while decoding.
+        stats: slot-aligned statistics, float32 [slots] each: the scorer's, if slots are evicted while decoding, and the merger's.
         start, length, capacity: int32 [L, B, H].
         budget: int32 [L, B, H], what an eviction while decoding cuts back to.
         position: int32 [B], true position of each row's next token.
@@ -58,6 +58,11 @@ class KVCache:
     def slots(self) -> int:
         """Slots of the pool, slack included."""
         return self.pos.shape[0]
+
+    @property
+    def bias(self) -> Float32[Array, " s"] | None:
+        """What is added to each slot's attention scores, if a merger keeps it."""
+        return self.stats.get("bias")
 
     @property
     def lengths(self) -> np.ndarray:

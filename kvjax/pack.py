@@ -23,7 +23,8 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
     for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
         merger, encode = policy.merge.at(layer), policy.encode.at(layer)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
-            rows = dict(k=row.k[layer], v=row.v[layer], stats={name: d.stats[layer][name] for name in _statistics(policy)})
+            new = jnp.zeros(d.keep.shape[1:], jnp.float32)
+            rows = dict(k=row.k[layer], v=row.v[layer], stats={name: d.stats[layer].get(name, new) for name in _statistics(policy)})
             if merger.rewrites:
                 rows, remembered = _merged(merger, rows, row.length, d.keep, d.scores, layer=np.int32(layer))
                 memory.append(remembered)
@@ -41,8 +42,8 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
 
 
 def _statistics(policy: Policy) -> tuple[str, ...]:
-    """Statistics travel with their slots only if something is evicted while decoding."""
-    return policy.score.stats if policy.when.decoding else ()
+    """The scorer's statistics travel with their slots only if something is evicted while decoding, the merger's always."""
+    return (policy.score.stats if policy.when.decoding else ()) + policy.merge.stats
 
 
 def empty_pools(decoder: Any, policy: Policy, slots: int, dtype: Any) -> dict[str, Any]:

@@ -89,11 +89,13 @@ class Merger(Stage):
     rewrites: ClassVar[bool] = True
     #: Numbers kept per layer and row from one eviction to the next, float32; NaN before the first.
     memory: ClassVar[tuple[str, ...]] = ()
+    #: Slot-aligned statistics it keeps, float32, 0 for a new token; one called "bias" is added to its slot's attention scores.
+    stats: ClassVar[tuple[str, ...]] = ()
 
     def __call__(
         self, view: LayerView, keep: Mask, scores: Float32[Array, "b h n"], memory: dict[str, Float32[Array, " b"]]
     ) -> tuple[LayerView, dict[str, Float32[Array, " b"]]]:
-        """The view with merged k and v, and the new memory; slots outside `keep` are dropped afterwards.
+        """The view with merged k, v and statistics, and the new memory; slots outside `keep` are dropped afterwards.
 
         A head that evicts nothing keeps all its valid slots.
         """

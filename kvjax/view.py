@@ -21,7 +21,7 @@ class LayerView:
         pos: original positions.
         valid: which slots hold a token.
         length: int32 [b], tokens of text so far (the next token's position), never the number of slots.
-        stats: slot-aligned statistics the scorer keeps, each float32 [b, h, n].
+        stats: slot-aligned statistics the scorer and the merger keep, each float32 [b, h, n].
     """
 
     k: Keys | None

@@ -7,7 +7,7 @@ import pytest
 import kvjax
 from kvjax.encode import Cast, Plain
 from kvjax.encode.values import OnHost
-from kvjax.merge import WeightedNearest
+from kvjax.merge import ProportionalNearest, WeightedNearest
 from kvjax.retrieve import CumulativeMass, PivotRefresh, TopPages
 from tests.conftest import ids_of, policy_of
 
@@ -31,6 +31,7 @@ CROSSINGS = {
     "compresskv layers under h2o": h2o.replace(allocate=compresskv.allocate),
     "heterocache heads under snapkv": snapkv.replace(allocate=heterocache.allocate),
     "heterocache refreshed, d2o merges at the prompt": heterocache.replace(merge=WeightedNearest()),
+    "d2o, merged slots count as many": d2o.replace(merge=ProportionalNearest()),
     "adaptive heads inside d2o's layers": adakv.replace(allocate=kvjax.allocate.Adaptive(layers=d2o.allocate)),
     "adaptive heads inside compresskv's layers": adakv.replace(allocate=kvjax.allocate.Adaptive(layers=compresskv.allocate)),
     "heterocache stored in half": heterocache.replace(encode=Cast("bfloat16")),

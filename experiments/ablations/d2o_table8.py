@@ -5,11 +5,11 @@ from typing import Any
 import kvjax
 from experiments.ablations.ablation import Ablation, Variant
 from experiments.ablations.run import main
-from kvjax.merge import Average, ScatterMean, SoftmaxWeights, WeightedNearest
+from kvjax.merge import Average, ProportionalNearest, ScatterMean, SoftmaxWeights, WeightedNearest
 
 
 def variants(lm: Any, budget: int | float) -> list[Variant]:
-    """The paper's two merges, and the one its code performs."""
+    """The paper's two merges, the one its code performs, and the paper's where a merged slot counts as all the tokens in it."""
     del lm
     d2o = kvjax.methods.d2o(budget=budget)
     by = lambda weights: d2o.replace(merge=WeightedNearest(weights=weights))  # noqa: E731
@@ -17,6 +17,7 @@ def variants(lm: Any, budget: int | float) -> list[Variant]:
         Variant("average", by(Average()), {"CoQA": 56.58, "TREC": 67.12}),
         Variant("weighted", by(SoftmaxWeights()), {"CoQA": 59.25, "TREC": 69.72}),
         Variant("similarity mean (the code)", by(ScatterMean())),
+        Variant("weighted, proportional attention", d2o.replace(merge=ProportionalNearest())),
     ]
 
 

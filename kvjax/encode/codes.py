@@ -9,7 +9,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Float, Int32, UInt
 
-from kvjax.encode.scored import scored_attention
+from kvjax.encode.scored import biased, scored_attention
 from kvjax.encode.values import OnHost
 from kvjax.kernels.codebook_scores import codebook_scores
 from kvjax.stage import Encoder
@@ -116,7 +116,8 @@ class Codes(Encoder):
 
     def scores(self, q, cache: Any, layer: Layer, *, positions, window: int | None, cap: int):
         where = (cache.pos, cache.start[layer], cache.length[layer], positions)
-        return codebook_scores(q, cache.k, jnp.asarray(self.codebook), *where, cap=cap, window=window)
+        scores = codebook_scores(q, cache.k, jnp.asarray(self.codebook), *where, cap=cap, window=window)
+        return scores if cache.bias is None else biased(scores, cache.bias, cache.start[layer])
 
     def attention(self, q, cache: Any, layer: int, *, positions, window: int | None, cap: int):
         return scored_attention(self, q, cache, layer, positions=positions, window=window, cap=cap)

@@ -33,20 +33,20 @@ class Dense(Encoder):
 
     def scores(self, q, cache: Any, layer: Layer, *, positions, window: int | None, cap: int):
         where = (cache.pos, cache.start[layer], cache.length[layer], positions)
-        return ragged_scores(q, cache.k, *where, cap=cap, window=window)
+        return ragged_scores(q, cache.k, *where, cap=cap, bias=cache.bias, window=window)
 
     def attention(self, q, cache: Any, layer: int, *, positions, window: int | None, cap: int):
         if self.padded:
             return scored_attention(self, q, cache, layer, positions=positions, window=window, cap=cap)
         where = (cache.pos, cache.start[layer], cache.length[layer], positions)
-        return ragged_attention(q, cache.k, cache.v, *where, window=window)
+        return ragged_attention(q, cache.k, cache.v, *where, bias=cache.bias, window=window)
 
     def watched(self, q, cache: Any, layer: int, *, heads: tuple[int, ...], upto, n: int, positions, window: int | None, cap: int):
         if self.padded or window is not None:
             how = dict(positions=positions, window=window, cap=cap)
             return super().watched(q, cache, layer, heads=heads, upto=upto, n=n, **how)
         where = (cache.pos, cache.start[layer], cache.length[layer], positions)
-        out, lse, a = watched_attention(q, cache.k, cache.v, *where, heads=heads, upto=upto, cap=n)
+        out, lse, a = watched_attention(q, cache.k, cache.v, *where, heads=heads, upto=upto, cap=n, bias=cache.bias)
         return out, lse, a[..., 0, :]
 
 

@@ -2,7 +2,19 @@
 
 from typing import Any
 
+import jax.numpy as jnp
+from jaxtyping import Array, Float32, Int32
+
 from kvjax.kernels.ragged_attention import log_denominator, probabilities
+
+
+def biased(
+    scores: Float32[Array, "b h g t n"], bias: Float32[Array, " s"], start: Int32[Array, "b h"]
+) -> Float32[Array, "b h g t n"]:
+    """Scores with their slots' biases; -inf stays."""
+    slots = start[..., None] + jnp.arange(scores.shape[-1], dtype=jnp.int32)
+    found = jnp.take(bias, slots, mode="clip")[:, :, None, None]
+    return jnp.where(scores > -jnp.inf, scores + found, -jnp.inf)
 
 
 def scored_attention(encode: Any, q, cache: Any, layer: int, *, positions, window: int | None, cap: int):

@@ -33,7 +33,7 @@ def fold_stats(reader: Reader, cache: KVCache, group: Group) -> KVCache:
     stats = group.each(observe, group.slots, group.valid)
     where = jnp.where(group.valid, group.slots, cache.slots)
     put = lambda pool, x: pool.at[where].set(x, mode="drop")  # noqa: E731
-    return cache.replace(stats={name: put(cache.stats[name], x) for name, x in stats.items()})
+    return cache.replace(stats=cache.stats | {name: put(cache.stats[name], stats[name]) for name in score.stats})
 
 
 def choose(reader: Reader, cache: KVCache, group: Group) -> tuple[Moves, Choice | tuple[()]]:

@@ -34,17 +34,19 @@ def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCac
 
 
 def _changed(view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode):
-    """The kept slots that merging changed, first in their region's list: (slots, stored keys, values, count)."""
+    """The kept slots that merging changed, first in their region's list: (slots, stored keys, values, statistics, count)."""
     differs = lambda old, new: (old != new).any(-1)  # noqa: E731
     touched = keep & (differs(view.k, merged.k) | differs(view.v, merged.v))
     order = first(touched)
     sort = lambda x: jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 3)), 2)  # noqa: E731
-    return sort(slots), sort(encode.encode(merged.k)), sort(merged.v), touched.sum(-1).astype(jnp.int32)
+    stats = {name: sort(x) for name, x in merged.stats.items()}
+    return sort(slots), sort(encode.encode(merged.k)), sort(merged.v), stats, touched.sum(-1).astype(jnp.int32)
 
 
 def _write(cache: KVCache, rows) -> KVCache:
-    """Merged keys and values in their slots."""
-    slots, k, v, count = rows
+    """Merged keys, values and statistics in their slots."""
+    slots, k, v, stats, count = rows
+    rows, pools = dict(k=k, stats=stats), dict(k=cache.k, stats=cache.stats)
     if cache.values.home == "device":
-        return cache.replace(**rewrite({"k": cache.k, "v": cache.v}, {"k": k, "v": v}, slots, count))
-    return cache.replace(k=rewrite(cache.k, k, slots, count), v=cache.values.rewrite(cache.v, v, slots, count))
+        return cache.replace(**rewrite(pools | {"v": cache.v}, rows | {"v": v}, slots, count))
+    return cache.replace(**rewrite(pools, rows, slots, count), v=cache.values.rewrite(cache.v, v, slots, count))

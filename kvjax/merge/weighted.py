@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float32
 
-from kvjax.merge.match import Matches, blend, match
+from kvjax.merge.match import Matches, blend, match, tally
 from kvjax.stage import Merger
 from kvjax.types import Mask, Number, Scores
 from kvjax.view import LayerView
@@ -142,4 +142,27 @@ class WeightedNearest(Merger):
             joins = (found.u > -jnp.inf) & (found.u >= tau[:, None, None])
             new = blend(tuple(getattr(view, x) for x in blended), found, joins, self.weights)
             merged.update(zip(blended, new, strict=True))
+            if "k" in blended:  # keys decide how much attention a slot gets
+                merged["stats"] = self.counted(view.stats, found, joins)
         return view.replace(**merged), moved
+
+    def counted(self, stats: dict, matches: Matches, joins: Mask) -> dict:
+        """The statistics after a merge: a merged slot attracts attention as one token does, and none are kept."""
+        del matches, joins
+        return stats
+
+
+@struct.dataclass
+class ProportionalNearest(WeightedNearest):
+    """`WeightedNearest` whose slots attract attention as all n tokens in them would: bias_j = ln n_j is added to their scores.
+
+    Where the tokens of every slot are alike, attention to what is left is attention to all of them. Scorers that compute attention
+    from a view's keys (`WindowAttention`) leave the bias out.
+
+    Source: Token Merging, arXiv 2210.09461, equation 1 ("proportional attention").
+    """
+
+    stats: ClassVar[tuple[str, ...]] = ("bias",)
+
+    def counted(self, stats: dict, matches: Matches, joins: Mask) -> dict:
+        return stats | {"bias": jnp.log(tally(jnp.exp(stats["bias"]), matches, joins))}

@@ -53,7 +53,7 @@ def deliver(cache: Any, encode: Encoder, clusters: Clusters, *, real: Bool[Array
         where = dict(layer=layer_of[m], head=head_of[m], pivot=jnp.asarray(clusters.pivots)[pivot_of[m], 1])
         return _overwrite(pools, cache, encode, clusters, row=r, member=m, ranks=jnp.cumsum(chosen, dtype=jnp.int32), **where)
 
-    k, v, pos = lax.fori_loop(0, count, satellite, (cache.k, cache.v, cache.pos))
+    k, v, pos, stats = lax.fori_loop(0, count, satellite, (cache.k, cache.v, cache.pos, cache.stats))
     # After the loop that reads it: without an order XLA copies what is written later, every step.
     k, v, pos, latest = lax.optimization_barrier((k, v, pos, state.latest))
     moved = jnp.zeros(real.shape, jnp.int32)
@@ -64,7 +64,7 @@ def deliver(cache: Any, encode: Encoder, clusters: Clusters, *, real: Bool[Array
         refreshes=state.refreshes + (state.pending & real[:, None]),
         fetched=state.fetched + moved.at[order // many].add(picked),
     )
-    return cache.replace(k=k, v=v, pos=pos, retrieval=state)
+    return cache.replace(k=k, v=v, pos=pos, stats=stats, retrieval=state)
 
 
 def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, member, ranks, layer, head, pivot):
@@ -74,7 +74,7 @@ def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, m
     one = dict(layer=layer, head=head, heads=clusters.shape[1])
 
     def block(j, pools):
-        k, v, pos = pools
+        k, v, pos, stats = pools
         i = j * _BLOCK + jnp.arange(_BLOCK, dtype=jnp.int32)
         slot = there + jnp.searchsorted(ranks, i + 1, side="left").astype(jnp.int32)
         at = jnp.take(pos, slot, mode="clip").astype(jnp.int32)
@@ -85,6 +85,7 @@ def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, m
             k.at[target].set(keys.astype(k.dtype), mode="drop"),
             encode.values.append(v, target, state.host.take(state.v, source)),
             pos.at[target].set(at.astype(pos.dtype), mode="drop"),
+            {name: x.at[target].set(0.0, mode="drop") for name, x in stats.items()},  # tokens as they came: nothing is merged
         )
 
     return lax.fori_loop(0, -(-room // _BLOCK), block, pools)

@@ -101,7 +101,7 @@ class TopPages(Retriever):
         paged = self._paged(heads.q, cache, layer)
         behind = cache.retrieval.full[layer] * self.size
         where = cache.start[layer] + behind, cache.length[layer] - behind
-        rest = ragged_attention(heads.q, cache.k, cache.v, cache.pos, *where, positions)
+        rest = ragged_attention(heads.q, cache.k, cache.v, cache.pos, *where, positions, bias=cache.bias)
         return *together(paged, rest), cache
 
     def _paged(self, q: Float[Array, "b h g 1 d"], cache: Any, layer: int):
@@ -111,7 +111,8 @@ class TopPages(Retriever):
         lists = bounds.shape[2]
         slots, count = listed_pages(bounds, state.full[layer], state.pages, most=state.most, size=self.size)
         slots = (cache.start[layer][..., None, None] + slots).reshape(b, h * lists, -1)
-        out, lse = gather_attention(q.reshape(b, h * lists, g // lists, 1, d), cache.k, cache.v, slots, count.reshape(b, -1))
+        rows, count = q.reshape(b, h * lists, g // lists, 1, d), count.reshape(b, -1)
+        out, lse = gather_attention(rows, cache.k, cache.v, slots, count, bias=cache.bias)
         return out.reshape(q.shape), lse.reshape(q.shape[:-1])
 
 

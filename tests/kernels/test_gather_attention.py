@@ -34,13 +34,14 @@ def make(counts, m, slots, g, d, dtype="float32", seed=0):
     return [jnp.asarray(x, dtype) for x in (q, k, v)] + [jnp.asarray(listed), jnp.asarray(counts)]
 
 
-def wanted(q, k, v, listed, counts):
+def wanted(q, k, v, listed, counts, bias=None):
     """(out, lse) query by query."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    bias = np.zeros(len(k)) if bias is None else np.asarray(bias, np.float64)
     out, lse = np.zeros(q.shape), np.zeros(q.shape[:-1])
     for at in np.ndindex(q.shape[:-1]):
         named = np.asarray(listed)[at[:2]][: counts[at[:2]]]
-        out[at], lse[at], _ = oracle.softmax_row(q[at], k[named], v[named])
+        out[at], lse[at], _ = oracle.softmax_row(q[at], k[named], v[named], bias[named])
     return out, lse
 
 
@@ -56,6 +57,20 @@ def check(got, operands, dtype):
 def test_matches_float64(impl, case, dtype):
     operands = make(*CASES[case], dtype)
     check(op.gather_attention(*operands, impl=impl), operands, dtype)
+
+
+def biases(slots: int):
+    """A bias for each slot, some of them -inf."""
+    rng = np.random.default_rng(1)
+    return np.where(rng.random(slots) < 0.1, -np.inf, 2 * rng.normal(size=slots)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("impl", (*api.IMPLEMENTATIONS, "native"))
+def test_a_bias_is_added_to_its_slots_scores(impl, dtype):
+    operands = make(*CASES["skewed"], dtype)
+    bias = biases(len(operands[1]))
+    check(op.gather_attention(*operands, bias=jnp.asarray(bias), impl=impl), (*operands, bias), dtype)
 
 
 @pytest.mark.parametrize("name", shapes.SMALL)

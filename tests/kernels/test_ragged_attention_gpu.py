@@ -99,6 +99,9 @@ def found():
     calls |= {("biased " + name, case): biased_of(case, name) for name in ("attention", "scores") for case in BIASED}
     for case, (*shape, dtype) in LISTS.items():
         calls["lists", case] = gather.__name__, "attention", list(map(np.asarray, listed.make(*shape, dtype))), dict(config=FEW)
+    for case in ("skewed, bfloat16", "head dimension 80"):
+        module, name, operands, static = calls["lists", case]
+        calls["biased lists", case] = module, name, [*operands, listed.biases(len(operands[1]))], static
     for lengths in PLANS:
         calls["plan", lengths] = "tests.kernels.planned", "planned", [np.array(lengths, np.int32)], dict(block=64, programs=256)
     return dict(zip(calls, interpreted(list(calls.values())), strict=True))
@@ -140,7 +143,10 @@ def test_watched_attention_matches_float64(case, found):
 @pytest.mark.parametrize("case", LISTS)
 def test_attention_over_lists_matches_float64(case, found):
     *shape, dtype = LISTS[case]
-    listed.check(found["lists", case], listed.make(*shape, dtype), dtype)
+    operands = listed.make(*shape, dtype)
+    listed.check(found["lists", case], operands, dtype)
+    if ("biased lists", case) in found:
+        listed.check(found["biased lists", case], (*operands, listed.biases(len(operands[1]))), dtype)
 
 
 #: Slots of the lists of a call.

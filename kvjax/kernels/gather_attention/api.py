@@ -1,5 +1,6 @@
 """Attention over listed slots: what is computed, and which implementation computes it."""
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int32
 
 from kvjax.kernels.dispatch import Operation
@@ -18,11 +19,12 @@ def gather_attention(
     slots: Int32[Array, "b h m"],
     count: Int32[Array, "b h"],
     *,
+    bias: Float32[Array, " s"] | None = None,
     impl: str | None = None,
 ) -> tuple[Float[Array, "b h g 1 d"], Float32[Array, "b h g 1"]]:
     """Attention of one query over the first count[b, h] slots of the list of (b, h), which its g query heads share.
 
-    out = sum_{i < count} p_i v[slots_i],  p_i = exp(s_i - lse),  s_i = q . k[slots_i] / sqrt(d).
+    out = sum_{i < count} p_i v[slots_i],  p_i = exp(s_i - lse),  s_i = q . k[slots_i] / sqrt(d) + bias[slots_i].
 
     Args:
         q: queries, rotated, g per KV head; for a list of its own for every query head, pass h·g heads of g = 1.
@@ -30,6 +32,7 @@ def gather_attention(
         v: the pool's values.
         slots: slots of the pool in any order; a slot that is listed twice counts twice. Those from count on may be any number.
         count: how many of the list are read, 0 to m; data, a new value does not retrace.
+        bias: of each slot, added to its scores (None: 0).
         impl: a key of IMPLEMENTATIONS, "native" (CPU) or "triton" (NVIDIA); None chooses by platform.
 
     Returns:
@@ -42,7 +45,9 @@ def gather_attention(
     `ragged_attention`.
     """
     _check(q, k, v, slots, count)
-    return _OPERATION.call(impl, "attention", q, k, v, slots, count)
+    if bias is not None and (bias.shape != k.shape[:1] or bias.dtype != jnp.float32):
+        raise ValueError(f"bias must be float32 [{k.shape[0]}], one a slot; got {bias.dtype} {bias.shape}")
+    return _OPERATION.call(impl, "attention", q, k, v, slots, count, bias)
 
 
 def _check(q, k, v, slots, count) -> None:

@@ -3,13 +3,13 @@
 import jax
 
 from kvjax.kernels import native
-from kvjax.kernels.ragged_attention.native import refuses
+from kvjax.kernels.ragged_attention.native import biases, refuses
 
 __all__ = ["attention", "refuses"]
 
 
 @jax.jit
-def attention(q, k, v, slots, count):
+def attention(q, k, v, slots, count, bias=None):
     """See `api.gather_attention`."""
-    out, lse = native.call("gather_attention", q, k, v, slots, count, shapes=[q.shape, q.shape[:-1]])
+    out, lse = native.call("gather_attention", q, k, v, slots, count, biases(bias), shapes=[q.shape, q.shape[:-1]])
     return out.astype(q.dtype), lse

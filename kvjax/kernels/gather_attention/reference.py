@@ -7,11 +7,13 @@ import jax.numpy as jnp
 
 
 @jax.jit
-def attention(q, k, v, slots, count):
+def attention(q, k, v, slots, count, bias=None):
     """Definition of `api.gather_attention`."""
     there = jnp.arange(slots.shape[-1]) < count[..., None]
     keys, values = (jnp.where(there[..., None], x.at[slots].get(mode="clip").astype(jnp.float32), 0.0) for x in (k, v))
     scores = jnp.einsum("bhgtd,bhmd->bhgtm", q.astype(jnp.float32), keys, precision="highest") / math.sqrt(q.shape[-1])
+    if bias is not None:
+        scores = scores + bias.at[slots].get(mode="clip")[:, :, None, None]
     scores = jnp.where(there[:, :, None, None], scores, -jnp.inf)
     high = jnp.maximum(scores.max(axis=-1), -1e30)
     weights = jnp.exp(scores - high[..., None])

@@ -25,7 +25,7 @@ class Config:
 
 
 @partial(jax.jit, static_argnames=("config",))
-def attention(q, k, v, slots, count, *, config: Config = Config()):
+def attention(q, k, v, slots, count, bias=None, *, config: Config = Config()):
     """See `api.gather_attention`."""
     b, h, g, _, d = q.shape
     m = slots.shape[-1]
@@ -34,7 +34,7 @@ def attention(q, k, v, slots, count, *, config: Config = Config()):
 
     def attend(operands):
         rows, slots, count = operands
-        fold = partial(_fold, k, v, rows, slots, count, block)
+        fold = partial(_fold, (k, v, bias), rows, slots, count, block)
         empty = jnp.full(g, LOW), jnp.zeros(g), jnp.zeros((g, d))
         high, total, out = lax.fori_loop(0, -(-count // block), fold, empty)
         some = jnp.where(total > 0, total, 1.0)
@@ -44,13 +44,17 @@ def attention(q, k, v, slots, count, *, config: Config = Config()):
     return out.reshape(q.shape).astype(q.dtype), lse.reshape(q.shape[:-1])
 
 
-def _fold(k, v, rows, slots, count, block: int, i, carry):
+def _fold(pools, rows, slots, count, block: int, i, carry):
     """Fold block i of a list into the running softmax of its rows."""
+    k, v, bias = pools
     high, total, out = carry
     there = jnp.arange(block) < count - i * block
     named = lax.dynamic_slice_in_dim(slots, i * block, block)
     keys, values = (jnp.where(there[:, None], x.at[named].get(mode="clip").astype(jnp.float32), 0.0) for x in (k, v))
-    scores = jnp.where(there, lax.dot_general(rows, keys, (((1,), (1,)), ((), ()))), -jnp.inf)
+    scores = lax.dot_general(rows, keys, (((1,), (1,)), ((), ())))
+    if bias is not None:
+        scores = scores + bias.at[named].get(mode="clip")
+    scores = jnp.where(there, scores, -jnp.inf)
     new = jnp.maximum(high, scores.max(axis=1))
     weights, decay = jnp.exp(scores - new[:, None]), jnp.exp(high - new)
     return new, total * decay + weights.sum(axis=1), out * decay[:, None] + lax.dot(weights, values)

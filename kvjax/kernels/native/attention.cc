@@ -18,7 +18,7 @@ ffi::Error RaggedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffe
 }
 
 ffi::Error GatherAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, S32<3> slots, S32<2> count,
-                           ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse) {
+                           F32<1> bias, ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse) {
   const int64_t most = slots.dimensions()[2], limit = k.dimensions()[0];
   const auto pieces = pieces_of(count.typed_data(), count.element_count(), most);
   const auto slots_of = [&](const Piece& piece) {
@@ -26,7 +26,8 @@ ffi::Error GatherAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffe
   };
   return by_types(q, k, [&](const auto& queries, auto type) {
     using T = decltype(type);
-    attention(pool, queries, data<T>(k), data<T>(v), pieces, slots_of, Where(), out->typed_data(), lse->typed_data());
+    const Where where(biases(bias));
+    attention(pool, queries, data<T>(k), data<T>(v), pieces, slots_of, where, out->typed_data(), lse->typed_data());
   });
 }
 
@@ -61,7 +62,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_ragged_attention, RaggedAttention,
                                   .Arg<F32<1>>().Ret<F32<5>>().Ret<F32<4>>().Attr<int64_t>("window"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_gather_attention, GatherAttention,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>().Arg<S32<3>>().Arg<S32<2>>().Ret<F32<5>>().Ret<F32<4>>());
+                                  .Arg<ffi::AnyBuffer>().Arg<S32<3>>().Arg<S32<2>>().Arg<F32<1>>().Ret<F32<5>>().Ret<F32<4>>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_ragged_scores, RaggedScores,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>().Arg<S32<2>>().Arg<S32<2>>().Arg<S32<2>>().Arg<F32<1>>()

@@ -47,12 +47,13 @@ inline void hide(const Seen& seen, Stretch slots, int64_t n, int64_t first_row, 
   hide(static_cast<const uint16_t*>(seen.pos) + slots.first, seen, n, first_row, rows, scores, stride);
 }
 
-// Each slot's bias added to its scores, and what rows do not see hidden.
-inline void adjust(const Seen& seen, Stretch slots, int64_t n, int64_t first_row, int64_t rows, float* scores, int64_t stride) {
+// Each slot's bias added to its scores, and what rows do not see hidden: a list's slots are all seen.
+template <class Slots>
+void adjust(const Seen& seen, Slots slots, int64_t n, int64_t first_row, int64_t rows, float* scores, int64_t stride) {
   if (seen.bias)
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t i = 0; i < n; ++i) scores[r * stride + i] += seen.bias[slots.first + i];
-  hide(seen, slots, n, first_row, rows, scores, stride);
+      for (int64_t i = 0; i < n; ++i) scores[r * stride + i] += seen.bias[slots(i)];
+  if constexpr (!Slots::LISTED) hide(seen, slots, n, first_row, rows, scores, stride);
 }
 
 // The maximum of whole vectors of scores, LOW where there is none above it.
@@ -89,7 +90,7 @@ template <class Q, class T, class Slots>
 void weigh(const Rows<Q>& q, const T* k, Slots slots, int64_t n, const Seen& seen, int64_t row, float* weights, float* high,
            float* total) {
   all_products(q, k, slots, n, weights, PIECE);
-  if constexpr (!Slots::LISTED) adjust(seen, slots, n, row, q.n, weights, PIECE);
+  adjust(seen, slots, n, row, q.n, weights, PIECE);
   for (int64_t r = 0; r < q.n; ++r) softmax(weights + r * PIECE, n, high + r, total + r);
 }
 

@@ -88,7 +88,7 @@ inline const float* biases(const F32<1>& bias) { return bias.element_count() ? b
 struct Where {
   Seen common = {};
   int64_t heads = 1;
-  Where() = default;
+  explicit Where(const float* bias) { common.bias = bias; }
   template <class Q>
   Where(const ffi::AnyBuffer& pos, const S32<2>& now, const Queries<Q>& q, int64_t window, const float* bias = nullptr)
       : common{q.t > 1 || window ? pos.untyped_data() : nullptr, pos.element_type() == ffi::S32, now.typed_data(), q.t, window, bias},

@@ -32,7 +32,7 @@ def refuses(q, k, *rest, **static) -> str | None:
     return native.missing()
 
 
-def _biases(bias):
+def biases(bias):
     """What the custom calls take where there are none: an array of length 0."""
     return jnp.zeros(0) if bias is None else bias
 
@@ -41,7 +41,7 @@ def _biases(bias):
 def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window: int | None):
     """See `api.ragged_attention`."""
     shapes, window = [q.shape, q.shape[:-1]], np.int64(window or 0)
-    operands = q, k, v, pos, start, length, q_pos, _biases(bias)
+    operands = q, k, v, pos, start, length, q_pos, biases(bias)
     out, lse = native.call("ragged_attention", *operands, shapes=shapes, window=window)
     return out.astype(q.dtype), lse
 
@@ -50,13 +50,13 @@ def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window: int | No
 def scores(q, k, pos, start, length, q_pos, bias=None, *, cap: int, window: int | None):
     """See `api.ragged_scores`."""
     shape, window = (*q.shape[:-1], cap), np.int64(window or 0)
-    return native.call("ragged_scores", q, k, pos, start, length, q_pos, _biases(bias), shapes=shape, window=window)
+    return native.call("ragged_scores", q, k, pos, start, length, q_pos, biases(bias), shapes=shape, window=window)
 
 
 @partial(jax.jit, static_argnames=("heads", "cap", "window"))
 def watched(q, k, v, pos, start, length, q_pos, upto, bias=None, *, heads: tuple[int, ...], cap: int, window: int | None):
     """See `api.watched_attention`."""
     shapes = [q.shape, q.shape[:-1], (q.shape[0], len(heads), *q.shape[2:4], cap)]
-    operands = q, k, v, pos, start, length, q_pos, _biases(bias), jnp.array(heads, jnp.int32), upto
+    operands = q, k, v, pos, start, length, q_pos, biases(bias), jnp.array(heads, jnp.int32), upto
     out, lse, probabilities = native.call("watched_attention", *operands, shapes=shapes, window=np.int64(window or 0))
     return out.astype(q.dtype), lse, probabilities
