@@ -179,7 +179,7 @@ def test_regions_move_to_a_new_store_and_the_old_one_stays(home):
     found = all_rows(home, moved, 2048)
     for old, at, n in zip(START.flat, new.flat, LENGTH.flat, strict=True):
         np.testing.assert_array_equal(found[at : at + n], rows[old : old + n])
-    put(home, moved, 0, np.zeros((2048, D), np.float32))
+    assert not all_rows(home, put(home, moved, 0, np.zeros((2048, D), np.float32)), 2048).any()
     np.testing.assert_array_equal(all_rows(home, store), rows)
 
 
