@@ -4,7 +4,6 @@ A *store* holds rows [slots, d]. Everything the library does with values goes th
 `take`, `weigh`, `pick`, `compact` and `rewrite` and, between programs, `relocate` and `concatenate`.
 """
 
-from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -16,6 +15,7 @@ from jax.experimental.compute_on import compute_on
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.kernels import compact as kernels
+from kvjax.kernels.compact.xla import each, flat
 from kvjax.kernels.dispatch import compiles_for
 from kvjax.kernels.weighted_values import weighted_values
 
@@ -121,17 +121,6 @@ def _written(store: Any, rows: Float[Array, "size d"], at: Int32[Array, ""]) -> 
     return lax.dynamic_update_slice(store, jax.device_put(rows, _HOST), (at, jnp.int32(0)))
 
 
-def _each(count: Int32[Array, "b h"], f, store: Any) -> Any:
-    """f((b, h), i, store) for i < count of every region, one after the other."""
-    heads = count.shape[1]
-
-    def region(r, store):
-        at = (r // heads, r % heads)
-        return lax.fori_loop(0, count[at], partial(f, at), store)
-
-    return lax.fori_loop(0, count.size, region, store)
-
-
 @struct.dataclass
 class OnHost(OnDevice):
     """Values in pinned host memory; the weighted sum is computed there and only its result comes back.
@@ -159,27 +148,30 @@ class OnHost(OnDevice):
         count: Int32[Array, "b h"],
     ) -> Any:  # fmt: skip
         size = min(_BLOCK, store.shape[0])
+        rows, order, start, count = flat(rows), flat(order), start.reshape(-1), count.reshape(-1)
 
         def block(r, i, store):
             first = jnp.minimum(start[r] + i * size, store.shape[0] - size)
             at = first - start[r] + jnp.arange(size, dtype=jnp.int32)  # what is there stays where the region has no row
-            new = rows[*r, order[*r].at[at].get(mode="clip")].astype(store.dtype)
+            new = rows[r, order[r].at[at].get(mode="clip")].astype(store.dtype)
             mine = (at >= i * size) & (at < count[r])
             return _written(store, jnp.where(mine[:, None], new, _read(store, first, size)), first)
 
-        return _each(-(-count // size), block, store)
+        return each(-(-count // size), block, store)
 
     def compact(self, store: Any, start: Int32[Array, "b h"], moves: kernels.Moves) -> Any:
-        def move(r, i, store):
-            return _written(store, _read(store, start[r] + moves.sources[*r, i], 1), start[r] + moves.targets[*r, i])
+        start, sources, targets = start.reshape(-1), flat(moves.sources), flat(moves.targets)
 
-        return _each(moves.count, move, store)
+        def move(r, i, store):
+            return _written(store, _read(store, start[r] + sources[r, i], 1), start[r] + targets[r, i])
+
+        return each(moves.count.reshape(-1), move, store)
 
     def rewrite(
         self, store: Any, rows: Float[Array, "b h n d"], slots: Int32[Array, "b h n"], count: Int32[Array, "b h"]
     ) -> Any:
-        rows = rows.astype(store.dtype)
-        return _each(count, lambda r, i, store: _written(store, rows[*r, i][None], slots[*r, i]), store)
+        rows, slots = flat(rows.astype(store.dtype)), flat(slots)
+        return each(count.reshape(-1), lambda r, i, store: _written(store, rows[r, i][None], slots[r, i]), store)
 
     def take(self, store: Any, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
         return jax.device_put(_take(store, slots), _DEVICE)

@@ -22,7 +22,8 @@ def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCac
         def merged(cache):
             view = reader.view(cache, layer, slots, used)
             new, left = reader.policy.merge.at(layer)(view, keep, scores, memory)
-            return _changed(view, new, keep, slots=slots, encode=reader.encode.at(layer)), left
+            stats = reader.policy.merge.stats
+            return _changed(view, new, keep, slots=slots, encode=reader.encode.at(layer), stats=stats), left
 
         rows, left = lax.cond(group.due[i].any(), merged, lambda cache: (zeros(merged, cache)[0], memory), cache)
         cache = _write(cache, rows)
@@ -33,20 +34,22 @@ def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCac
     return cache.replace(k=k, pos=pos)
 
 
-def _changed(view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode):
-    """The kept slots that merging changed, first in their region's list: (slots, stored keys, values, statistics, count)."""
+def _changed(view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode, stats: tuple):
+    """The kept slots that merging changed, first in their region's list: (slots, stored keys, values, `stats`, count)."""
     differs = lambda old, new: (old != new).any(-1)  # noqa: E731
     touched = keep & (differs(view.k, merged.k) | differs(view.v, merged.v))
     order = first(touched)
     sort = lambda x: jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 3)), 2)  # noqa: E731
-    stats = {name: sort(x) for name, x in merged.stats.items()}
+    stats = {name: sort(merged.stats[name]) for name in stats}
     return sort(slots), sort(encode.encode(merged.k)), sort(merged.v), stats, touched.sum(-1).astype(jnp.int32)
 
 
 def _write(cache: KVCache, rows) -> KVCache:
     """Merged keys, values and statistics in their slots."""
     slots, k, v, stats, count = rows
-    rows, pools = dict(k=k, stats=stats), dict(k=cache.k, stats=cache.stats)
+    rows, pools = dict(k=k, stats=stats), dict(k=cache.k, stats={name: cache.stats[name] for name in stats})
     if cache.values.home == "device":
-        return cache.replace(**rewrite(pools | {"v": cache.v}, rows | {"v": v}, slots, count))
-    return cache.replace(**rewrite(pools, rows, slots, count), v=cache.values.rewrite(cache.v, v, slots, count))
+        rows, pools = rows | {"v": v}, pools | {"v": cache.v}
+    new = rewrite(pools, rows, slots, count)
+    v = new["v"] if "v" in new else cache.values.rewrite(cache.v, v, slots, count)
+    return cache.replace(k=new["k"], v=v, stats=cache.stats | new["stats"])

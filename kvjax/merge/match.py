@@ -104,12 +104,6 @@ def match(x: Keys, evicted: Mask, targets: Mask) -> Matches:
     return Matches(slot=slot[..., :n], target=target[..., :n], u=u[..., :n])
 
 
-def tally(n: Float32[Array, "b h n"], matches: Matches, joins: Bool[Array, "b h n"]) -> Float32[Array, "b h n"]:
-    """n_j ← n_j + Σ_i n_i over the matched slots i in `joins` whose target is j."""
-    b, h = (i[..., None] for i in jnp.indices(joins.shape[:2]))
-    return n.at[b, h, matches.target].add(jnp.where(joins, jnp.take_along_axis(n, matches.slot, -1), 0.0))
-
-
 def blend(xs: tuple, matches: Matches, joins: Bool[Array, "b h n"], weights: Any) -> tuple:
     """x_j ← (x_j + Σ_i w_i x_i) / (1 + Σ_i c_i) over the matched slots i in `joins` whose target is j.
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float32
 
-from kvjax.merge.match import Matches, blend, match, tally
+from kvjax.merge.match import Matches, blend, match
 from kvjax.stage import Merger
 from kvjax.types import Mask, Number, Scores
 from kvjax.view import LayerView
@@ -165,4 +165,6 @@ class ProportionalNearest(WeightedNearest):
     stats: ClassVar[tuple[str, ...]] = ("bias",)
 
     def counted(self, stats: dict, matches: Matches, joins: Mask) -> dict:
-        return stats | {"bias": jnp.log(tally(jnp.exp(stats["bias"]), matches, joins))}
+        total = lambda u: (jnp.ones_like(u), jnp.zeros_like(u))  # noqa: E731  n_j ← n_j + Σ n_i
+        (n,) = blend((jnp.exp(stats["bias"])[..., None],), matches, joins, total)
+        return stats | {"bias": jnp.log(n[..., 0])}

@@ -51,11 +51,7 @@ def rewrite(pools: Any, rows: Any, slots: Int32[Array, "b h n"], count: Int32[Ar
     Raises:
         ValueError: rows that do not fit their pool, an implementation that is unknown.
     """
-    for pool, new in zip(jax.tree.leaves(pools), jax.tree.leaves(rows), strict=True):
-        if new.shape[:3] != slots.shape or new.shape[3:] != pool.shape[1:] or count.shape != slots.shape[:2]:
-            raise ValueError(
-                f"rows must be {slots.shape} (b, h, n) by a pool's row, count (b, h); got {new.shape}, {pool.shape}, {count.shape}"
-            )
+    _check_rows(pools, rows, slots.shape, count, "(b, h, n)")
     return _OPERATION.call(impl, "rewrite", pools, rows, slots, count)
 
 
@@ -82,12 +78,7 @@ def pick(
     Raises:
         ValueError: rows that do not fit their pool, an implementation that is unknown.
     """
-    for pool, new in zip(jax.tree.leaves(pools), jax.tree.leaves(rows), strict=True):
-        if new.shape[:2] != order.shape[:2] or new.shape[3:] != pool.shape[1:] or count.shape != order.shape[:2]:
-            raise ValueError(
-                f"rows must be {order.shape[:2]} (b, h) by n by a pool's row, count (b, h); "
-                f"got {new.shape}, {pool.shape}, {count.shape}"
-            )
+    _check_rows(pools, rows, order.shape[:2], count, "(b, h) by n")
     return _OPERATION.call(impl, "pick", pools, rows, order, start, count)
 
 
@@ -113,3 +104,12 @@ def move_regions(
         New pools; slots of no region are unspecified.
     """
     return _OPERATION.call(impl, "move_regions", source, old, new, length, slots=slots)
+
+
+def _check_rows(pools, rows, shape: tuple[int, ...], count, axes: str) -> None:
+    """Refuse rows that do not begin with the axes of `shape`, or are not as their pool's."""
+    for pool, new in zip(jax.tree.leaves(pools), jax.tree.leaves(rows), strict=True):
+        if new.shape[: len(shape)] != shape or new.shape[3:] != pool.shape[1:] or count.shape != shape[:2]:
+            raise ValueError(
+                f"rows must be {shape} {axes} by a pool's row, count (b, h); got {new.shape}, {pool.shape}, {count.shape}"
+            )

@@ -44,30 +44,34 @@ def compact(pools, start, moves, *, config: Config = Config()):
 @partial(jax.jit, static_argnames="config")
 def rewrite(pools, rows, slots, count, *, config: Config = Config()):
     """See `api.rewrite`."""
-    at, to = _own(slots.shape), _list(jnp.zeros_like(count), slots)
+    at, to = _run(_firsts(rows)), _list(jnp.zeros_like(count), slots)
     return jax.tree.map(lambda pool, x: _move(_flat(x), pool, at, to, count, config=config), pools, rows)
 
 
 @partial(jax.jit, static_argnames="config")
 def pick(pools, rows, order, start, count, *, config: Config = Config()):
     """See `api.pick`."""
-    (first, _, _), to = _own(jax.tree.leaves(rows)[0].shape), (start.reshape(-1), start, 0)
-    at = _list(first, order)
+    at, to = _list(_firsts(rows), order), _run(start)
     return jax.tree.map(lambda pool, x: _move(_flat(x), pool, at, to, count, config=config), pools, rows)
 
 
 @partial(jax.jit, static_argnames=("slots", "config"))
 def move_regions(source, old, new, length, *, slots: int, config: Config = Config()):
     """See `api.move_regions`."""
-    at, to = ((x.reshape(-1), x, 0) for x in (old, new))
+    at, to = _run(old), _run(new)
     empty = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), source)
     return jax.tree.map(lambda pool, x: _move(x, pool, at, to, length, config=config), empty, source)
 
 
-def _own(shape) -> tuple:
-    """Rows [b, h, n, ...] as they follow each other: (first of each region, no list, 0)."""
-    first = jnp.arange(shape[0] * shape[1], dtype=jnp.int32) * shape[2]
-    return first, first, 0
+def _firsts(rows):
+    """The first of each region's rows [b, h, n, ...] among all of them."""
+    b, h, n = jax.tree.leaves(rows)[0].shape[:3]
+    return jnp.arange(b * h, dtype=jnp.int32) * n
+
+
+def _run(first) -> tuple:
+    """Slots that follow each other from each region's first: (first, no list, 0)."""
+    return first.reshape(-1), first, 0
 
 
 def _list(first, offsets) -> tuple:

@@ -12,20 +12,20 @@ from kvjax.types import BLOCK
 @jax.jit
 def compact(pools, start, moves):
     """See `api.compact`."""
-    start, sources, targets, count = map(_flat, (start[..., None], moves.sources, moves.targets, moves.count[..., None]))
+    start, sources, targets, count = map(flat, (start[..., None], moves.sources, moves.targets, moves.count[..., None]))
 
     def move(r, i, pools):
         row = lambda x: lax.dynamic_slice_in_dim(x, start[r, 0] + sources[r, i], 1)  # noqa: E731
         put = lambda x: lax.dynamic_update_slice_in_dim(x, row(x), start[r, 0] + targets[r, i], 0)  # noqa: E731
         return jax.tree.map(put, pools)
 
-    return _each(count[:, 0], move, pools)
+    return each(count[:, 0], move, pools)
 
 
 @jax.jit
 def rewrite(pools, rows, slots, count):
     """See `api.rewrite`."""
-    rows, slots, count = jax.tree.map(_flat, (rows, slots, count[..., None]))
+    rows, slots, count = jax.tree.map(flat, (rows, slots, count[..., None]))
 
     def write(r, i, pools):
         def put(x, new):
@@ -34,13 +34,13 @@ def rewrite(pools, rows, slots, count):
 
         return jax.tree.map(put, pools, rows)
 
-    return _each(count[:, 0], write, pools)
+    return each(count[:, 0], write, pools)
 
 
 @jax.jit
 def pick(pools, rows, order, start, count):
     """See `api.pick`, block by block; a region's last block may run past it, into what is written next."""
-    rows, order, start, count = jax.tree.map(_flat, (rows, order, start[..., None], count[..., None]))
+    rows, order, start, count = jax.tree.map(flat, (rows, order, start[..., None], count[..., None]))
 
     def block(r, i, pools):
         taken = order.at[r, i * BLOCK + jnp.arange(BLOCK)].get(mode="clip")
@@ -51,7 +51,7 @@ def pick(pools, rows, order, start, count):
 
         return jax.tree.map(put, pools, rows)
 
-    return _each(-(-count[:, 0] // BLOCK), block, pools)
+    return each(-(-count[:, 0] // BLOCK), block, pools)
 
 
 @partial(jax.jit, static_argnames=("slots",))
@@ -65,15 +65,15 @@ def move_regions(source, old, new, length, *, slots: int):
         put = lambda pool, x: lax.dynamic_update_slice_in_dim(pool, rows(x), new[r] + i * BLOCK, 0)  # noqa: E731
         return jax.tree.map(put, pools, source)
 
-    return _each(-(-length // BLOCK), block, pools)
+    return each(-(-length // BLOCK), block, pools)
 
 
-def _each(count, f, pools):
+def each(count, f, pools):
     """f(region, i, pools) for i < count of every region, one after the other."""
     region = lambda r, pools: lax.fori_loop(0, count[r], lambda i, pools: f(r, i, pools), pools)  # noqa: E731
     return lax.fori_loop(0, count.shape[0], region, pools)
 
 
-def _flat(x):
+def flat(x):
     """Rows and KV heads as one axis."""
     return x.reshape(-1, *x.shape[2:])

@@ -1,9 +1,9 @@
 """Attention over listed slots: what is computed, and which implementation computes it."""
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int32
 
 from kvjax.kernels.dispatch import Operation
+from kvjax.kernels.ragged_attention.api import check_bias
 
 from . import reference, xla
 
@@ -45,8 +45,7 @@ def gather_attention(
     `ragged_attention`.
     """
     _check(q, k, v, slots, count)
-    if bias is not None and (bias.shape != k.shape[:1] or bias.dtype != jnp.float32):
-        raise ValueError(f"bias must be float32 [{k.shape[0]}], one a slot; got {bias.dtype} {bias.shape}")
+    check_bias(bias, k)
     return _OPERATION.call(impl, "attention", q, k, v, slots, count, bias)
 
 

@@ -91,7 +91,8 @@ struct Where {
   explicit Where(const float* bias) { common.bias = bias; }
   template <class Q>
   Where(const ffi::AnyBuffer& pos, const S32<2>& now, const Queries<Q>& q, int64_t window, const float* bias = nullptr)
-      : common{q.t > 1 || window ? pos.untyped_data() : nullptr, pos.element_type() == ffi::S32, now.typed_data(), q.t, window, bias},
+      : common{q.t > 1 || window ? pos.untyped_data() : nullptr, pos.element_type() == ffi::S32, now.typed_data(), q.t, window,
+               bias},
         heads(q.heads) {}
   Seen seen(int64_t list) const {
     Seen mine = common;

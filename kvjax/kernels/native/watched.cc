@@ -89,4 +89,5 @@ using namespace kvjax;
 XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_watched_attention, WatchedAttention,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Arg<S32<2>>().Arg<S32<2>>().Arg<S32<2>>()
-                                  .Arg<F32<1>>().Arg<S32<1>>().Arg<S32<2>>().Ret<F32<5>>().Ret<F32<4>>().Ret<F32<5>>().Attr<int64_t>("window"));
+                                  .Arg<F32<1>>().Arg<S32<1>>().Arg<S32<2>>().Ret<F32<5>>().Ret<F32<4>>().Ret<F32<5>>()
+                                  .Attr<int64_t>("window"));

@@ -151,6 +151,12 @@ def _check_cap(cap: int) -> None:
         raise ValueError(f"cap must be at least 1 slot, got {cap}")
 
 
+def check_bias(bias, k) -> None:
+    """Refuse what is not one number for each slot of the pool k."""
+    if bias is not None and (bias.shape != k.shape[:1] or bias.dtype != jnp.float32):
+        raise ValueError(f"bias must be float32 [{k.shape[0]}], one a slot; got {bias.dtype} {bias.shape}")
+
+
 def _check(q, k, v, pos, start, length, q_pos, window, bias) -> None:
     """Refuse what would otherwise fail, or broadcast, far from the caller."""
     if q.ndim != 5 or k.ndim != 2 or k.shape != v.shape or k.shape[1] != q.shape[-1] or pos.shape != k.shape[:1]:
@@ -161,7 +167,6 @@ def _check(q, k, v, pos, start, length, q_pos, window, bias) -> None:
         raise ValueError(f"start and length must be {q.shape[:2]} (b, h), got {start.shape} and {length.shape}")
     if q_pos.shape != (q.shape[0], q.shape[3]):
         raise ValueError(f"q_pos must be {(q.shape[0], q.shape[3])} (b, t), got {q_pos.shape}")
-    if bias is not None and (bias.shape != pos.shape or bias.dtype != jnp.float32):
-        raise ValueError(f"bias must be float32 [{pos.shape[0]}], one a slot; got {bias.dtype} {bias.shape}")
+    check_bias(bias, k)
     if window is not None and window < 1:
         raise ValueError(f"window must be at least 1 position (or None), got {window}")
