@@ -44,7 +44,7 @@ ffi::Error RaggedScores(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k
       const int64_t n = std::clamp<int64_t>(length.typed_data()[list] - first, 0, width);
       const Stretch slots{start.typed_data()[list] + first};
       float* mine = out->typed_data() + list * r * cap + first;
-      all_products(queries.of(list), keys, slots, n, mine, cap);
+      products(queries.of(list), keys, slots, n, mine, cap);
       adjust(where.seen(list), slots, n, 0, r, mine, cap);
       for (int64_t row = 0; row < r; ++row) std::fill(mine + row * cap + n, mine + row * cap + width, NOTHING);
     });

@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "tiles.h"
+#include "products.h"
 #include "weighted.h"
 
 namespace kvjax {
@@ -89,7 +89,7 @@ constexpr int64_t ROWS = 8;
 template <class Q, class T, class Slots>
 void weigh(const Rows<Q>& q, const T* k, Slots slots, int64_t n, const Seen& seen, int64_t row, float* weights, float* high,
            float* total) {
-  all_products(q, k, slots, n, weights, PIECE);
+  products(q, k, slots, n, weights, PIECE);
   adjust(seen, slots, n, row, q.n, weights, PIECE);
   for (int64_t r = 0; r < q.n; ++r) softmax(weights + r * PIECE, n, high + r, total + r);
 }

@@ -45,6 +45,13 @@ def call(name: str, *arrays: Any, shapes: Any, dtype: Any = np.float32, **attrib
 @cache
 def missing() -> str | None:
     """Why the kernels cannot be used in this process, or None; the first call on a machine compiles them, in half a minute."""
+    reason = _loaded()
+    if reason:
+        _log.warning("on a CPU XLA's kernels are used, which are slower than ours in C++: %s", reason)
+    return reason
+
+
+def _loaded() -> str | None:
     try:
         library = ctypes.CDLL(str(built()))
     except FileNotFoundError as error:

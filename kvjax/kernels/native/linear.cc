@@ -87,7 +87,7 @@ template <class Q, class T>
 void few_rows(const Rows<Q>& x, const T* w, int64_t n, float* out, int64_t stride) {
   by_rows(x.n, [&](auto many, int64_t row) {
     constexpr int R = decltype(many)::value;
-    products<R>(x.from(row, R), w, Stretch{0}, n, out + row * stride, stride);
+    products(x.from(row, R), w, Stretch{0}, n, out + row * stride, stride);
   });
 }
 

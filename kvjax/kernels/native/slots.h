@@ -24,16 +24,11 @@ struct Listed {
   Listed from(int64_t i) const { return {slots + i, limit}; }
 };
 
-// Asks for the numbers of slots [begin, end) of n. The processor looks ahead within a page by itself, but not over its end, and
-// not along listed slots; who works for long between two readings asks for a few slots at a time, since many wait for one another.
-template <class T, class Slots>
-inline void soon(const T* pool, int64_t d, const Slots& slots, int64_t begin, int64_t end, int64_t n) {
-  const auto ask = [](const T* from, const T* to) {
-    for (; from < to; from += 64 / sizeof(T)) __builtin_prefetch(from);
-  };
-  end = std::min(end, n);
-  if constexpr (!Slots::LISTED) return ask(pool + slots(begin) * d, pool + slots(end) * d);
-  for (int64_t i = begin; i < end; ++i) ask(pool + slots(i) * d, pool + slots(i) * d + d);
+// Asks for the numbers of listed slots [begin, end) of n: the processor looks ahead by itself only along a stretch.
+template <class T>
+inline void soon(const T* pool, int64_t d, const Listed& slots, int64_t begin, int64_t end, int64_t n) {
+  for (int64_t i = begin; i < std::min(end, n); ++i)
+    for (int64_t c = 0; c < d; c += 64 / sizeof(T)) __builtin_prefetch(pool + slots(i) * d + c);
 }
 
 }  // namespace kvjax

@@ -106,10 +106,13 @@ inline Vec all(float x) { return x - Vec{}; }
 #endif
 
 #if defined(__clang__)
-#define KVJAX_PICK(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#define KVJAX_SHUFFLE(type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define KVJAX_PICK(a, b, i, j, k, l) __builtin_shuffle(a, b, QuadInts{i, j, k, l})
+#define KVJAX_SHUFFLE(type, a, b, ...) __builtin_shuffle(a, b, type{__VA_ARGS__})
 #endif
+// Numbers of two vectors, by their places in the first and, after them, the second.
+#define KVJAX_PICK(a, b, ...) KVJAX_SHUFFLE(QuadInts, a, b, __VA_ARGS__)
+#define KVJAX_WIDE(a, b, ...) KVJAX_SHUFFLE(Ints, a, b, __VA_ARGS__)
 
 // Every fourth number added up.
 inline Quad folded(const Vec& x) {
@@ -120,23 +123,11 @@ inline Quad folded(const Vec& x) {
   return parts[0];
 }
 
-// The sums of four vectors.
-inline Quad sums(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
-  const Quad p = folded(a), q = folded(b), r = folded(c), s = folded(d);
-  const Quad pq = KVJAX_PICK(p, q, 0, 4, 2, 6) + KVJAX_PICK(p, q, 1, 5, 3, 7);
-  const Quad rs = KVJAX_PICK(r, s, 0, 4, 2, 6) + KVJAX_PICK(r, s, 1, 5, 3, 7);
-  return KVJAX_PICK(pq, rs, 0, 1, 4, 5) + KVJAX_PICK(pq, rs, 2, 3, 6, 7);
-}
-
-#if defined(__clang__)
-#define KVJAX_WIDE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define KVJAX_WIDE(a, b, ...) __builtin_shuffle(a, b, Ints{__VA_ARGS__})
-#endif
-
+// The sums of as many vectors as a vector has numbers, in two steps, so that few of them wait in registers: first of four.
 #if defined(__AVX512F__)
-// The sums of four vectors within each quarter: a, b, c and d of the first quarter, of the second...
-inline Vec quarters(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
+using Quarter = Vec;
+// Within each quarter of the vectors their sums, a, b, c and d.
+inline Quarter quarter(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
   const auto halved = [](const Vec& x, const Vec& y) {
     return KVJAX_WIDE(x, y, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
            KVJAX_WIDE(x, y, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
@@ -145,24 +136,23 @@ inline Vec quarters(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
   return KVJAX_WIDE(x, y, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
          KVJAX_WIDE(x, y, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
 }
-#endif
-
-// The sums of as many vectors as a vector has numbers: a third of the shuffles of four at a time.
-inline Vec sums(const Vec (&x)[WIDTH]) {
-#if defined(__AVX512F__)
+inline Vec sums(const Quarter (&x)[4]) {
   const auto halved = [](const Vec& a, const Vec& b) {
     return KVJAX_WIDE(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
            KVJAX_WIDE(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
   };
-  const Vec low = halved(quarters(x[0], x[1], x[2], x[3]), quarters(x[4], x[5], x[6], x[7]));
-  const Vec high = halved(quarters(x[8], x[9], x[10], x[11]), quarters(x[12], x[13], x[14], x[15]));
-  return halved(low, high);
-#else
-  Quad found[WIDTH / 4];
-  for (int i = 0; i < WIDTH / 4; ++i) found[i] = sums(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
-  return bits_of<Vec>(found);
-#endif
+  return halved(halved(x[0], x[1]), halved(x[2], x[3]));
 }
+#else
+using Quarter = Quad;
+inline Quarter quarter(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
+  const Quad p = folded(a), q = folded(b), r = folded(c), s = folded(d);
+  const Quad pq = KVJAX_PICK(p, q, 0, 4, 2, 6) + KVJAX_PICK(p, q, 1, 5, 3, 7);
+  const Quad rs = KVJAX_PICK(r, s, 0, 4, 2, 6) + KVJAX_PICK(r, s, 1, 5, 3, 7);
+  return KVJAX_PICK(pq, rs, 0, 1, 4, 5) + KVJAX_PICK(pq, rs, 2, 3, 6, 7);
+}
+inline Vec sums(const Quarter (&x)[WIDTH / 4]) { return bits_of<Vec>(x); }
+#endif
 
 inline float sum(const Vec& x) {
   const Quad part = folded(x);
