@@ -146,12 +146,13 @@ def test_refusals_say_what_is_taken():
     assert "int8" in codes.refuses(q, index.astype(jnp.int8), book, *where)
 
 
-def test_without_a_compiler_xla_runs_and_the_refusal_says_what_to_install(monkeypatch, tmp_path):
+def test_without_a_compiler_xla_runs_and_the_refusal_says_what_to_install(monkeypatch, caplog):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(FileNotFoundError, match=r"install g\+\+"):
         library.built()
     reason = library.missing.__wrapped__()
     assert "C++ compiler" in reason and "no-such-compiler" in reason
+    assert [(record.levelname, reason in record.message) for record in caplog.records] == [("WARNING", True)]
     monkeypatch.setattr(native.native, "missing", lambda: reason)
     operands = make([[30, 7]], 2, 1, 16, "float32")
     np.testing.assert_array_equal(ragged_attention(*operands)[0], ragged_attention(*operands, impl="xla")[0])
