@@ -1,6 +1,7 @@
 // Attention over lists of slots, cut into pieces that are shared out over the threads and put together in order.
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "attention.h"
@@ -62,7 +63,13 @@ void attention(ffi::ThreadPool pool, const Queries<Q>& q, const T* k, const T* v
       alignas(64) float weights[ROWS * PIECE];
       const int64_t at = i * r + row;
       weigh(q.of(piece.list).from(row, rows), k, slots, piece.n, seen, row, weights, high + at, total + at);
-      weighted(weights, rows, d, v, slots, piece.n, part + at * d);
+      if constexpr (std::is_same_v<Q, float>) {
+        weighted(weights, rows, d, v, slots, piece.n, part + at * d);
+      } else {  // as tensor cores do: the sum of weights, which divides later, is of those that were not rounded
+        alignas(64) Q shares[ROWS * PIECE];
+        for (int64_t r = 0; r < rows; ++r) rounded(weights + r * PIECE, piece.n, shares + r * PIECE);
+        weighted(shares, rows, d, v, slots, piece.n, part + at * d);
+      }
       watch(piece, row, rows, weights, high + at, total + at);
     });
   });
