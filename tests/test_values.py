@@ -215,6 +215,32 @@ def test_rows_live_as_long_as_the_store_that_owns_them():
         inside.rows()
 
 
+def test_a_store_may_be_let_go_before_its_writes_have_run():
+    """They write nothing then; an ordered callback that failed would fail all after it."""
+    home, one, row = ByCallback(), jnp.zeros(1, jnp.int32), jnp.ones((1, D))
+    twice = jax.jit(lambda store: home.append(home.append(store, one, row), one, row).state)
+    for _ in range(20):
+        store, _ = filled(home)
+        handle = int(store.state[0])
+        state = twice(store)
+        del store
+        gc.collect()
+        assert state.tolist() == [handle, 3]
+    store, rows = filled(home)
+    np.testing.assert_array_equal(all_rows(home, store), rows)
+
+
+def test_writes_to_rows_that_are_gone_write_nothing():
+    home = ByCallback()
+    store, rows = filled(home)
+    state = np.asarray(store.state)
+    del store
+    gc.collect()
+    slots = np.array([0, 1], np.int32)
+    written = [state[0], state[1] + 1]
+    assert callback._put(state, slots, rows[:2]).tolist() == callback._copy(state, slots, slots).tolist() == written
+
+
 def test_a_store_that_was_written_since_is_found_out():
     home = ByCallback()
     store, _ = filled(home)

@@ -5,6 +5,7 @@ Only indices, weights and new rows cross; the weighted sums are computed where t
 
 import itertools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -74,28 +75,36 @@ def _find(state: np.ndarray) -> _Rows:
     found = _held.get(int(state[0]))
     if found is None:
         raise RuntimeError("the host rows of this cache are gone: keep the cache that owns them until its programs have ended")
+    return _unchanged(found, state)
+
+
+def _unchanged(found: _Rows, state: np.ndarray) -> _Rows:
     if found.writes != state[1]:
         raise RuntimeError("the host rows of this cache were written by a later program: go on with the cache it gave back")
     return found
 
 
-def _written(state: np.ndarray, slots: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    found, kept = _find(state), slots < len(_find(state).rows)
-    found.rows[slots[kept]] = rows[kept]
-    found.writes += 1
-    return np.array([state[0], found.writes], np.int32)
+def _written(state: np.ndarray, slots: np.ndarray, new: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The state after `new` of the rows in slots. Rows whose cache was let go meanwhile are no longer read by anybody: nothing is
+    written then, where an error would end every ordered callback after this one."""
+    found = _held.get(int(state[0]))
+    if found is not None:
+        rows, kept = _unchanged(found, state).rows, slots < len(found.rows)
+        rows[slots[kept]] = new(rows)[kept]
+        found.writes += 1
+    return np.array([state[0], state[1] + 1], np.int32)
 
 
-def _put(state, slots, rows):
+def _put(state, slots, new):
     """Rows to slots; the new state."""
-    return _written(*map(np.asarray, (state, slots, rows)))
+    state, slots, new = map(np.asarray, (state, slots, new))
+    return _written(state, slots, lambda rows: new)
 
 
 def _copy(state, source, target):
     """Rows over rows, all read before any is written; the new state."""
     state, source, target = map(np.asarray, (state, source, target))
-    rows = _find(state).rows
-    return _written(state, target, rows[np.minimum(source, len(rows) - 1)])
+    return _written(state, target, lambda rows: rows[np.minimum(source, len(rows) - 1)])
 
 
 def _take(state, slots):

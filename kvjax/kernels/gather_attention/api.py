@@ -37,6 +37,7 @@ def gather_attention(
 
     Returns:
         The output in the dtype of q and the log of the softmax denominator in float32; 0 and -inf for an empty list.
+        Rounded as in `ragged_attention`.
 
     Raises:
         ValueError: shapes that do not fit, an implementation that is unknown or cannot run here.

@@ -47,8 +47,10 @@ def ragged_attention(
 
     Returns:
         The output in the dtype of q and the log of the softmax denominator in float32; 0 and -inf where nothing is
-        seen. The pool must reach at least 256 slots beyond the last region (`dynamic_slice` clamps: a shifted block
-        would be read as the wrong slots).
+        seen. Scores, weights and sums are float32; where q, k and v are all in 16 bits, GPU kernels, and C++ on processors
+        that multiply pairs of bfloat16, round weights to that dtype for their products with v, not for the denominator.
+        The pool must reach at least 256 slots beyond the last region (`dynamic_slice` clamps: a shifted block would be
+        read as the wrong slots).
 
     Raises:
         ValueError: shapes that do not fit, a window below 1, an implementation that is unknown or cannot run here.
