@@ -45,6 +45,14 @@ def test_half_precision_keeps_subnormals_and_infinities():
     np.testing.assert_array_equal(out[0, 0, 0, 0], numbers.astype(jnp.float32))
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_bfloat16_keeps_infinities_in_the_last_slot(n):
+    q, k, v = (jnp.zeros(shape, jnp.bfloat16) for shape in ((1, 1, 1, 1, 64), (264, 64), (264, 64)))
+    one = jnp.zeros((1, 1), jnp.int32)
+    out, _ = ragged_attention(q, k, v.at[n - 1].set(jnp.inf), jnp.zeros(264, jnp.int32), one, one + n, one, impl="native")
+    np.testing.assert_array_equal(out.astype(jnp.float32), jnp.inf)
+
+
 @pytest.mark.parametrize("t", [1, 3])
 def test_a_region_is_the_same_bit_for_bit_whatever_the_others_are(t):
     q, k, v, pos, start, length, q_pos = make([[700, 64, 2000, 0, 1300, 5, 520, 90]], 2, t, 16, "float32", seed=4)

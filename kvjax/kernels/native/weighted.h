@@ -18,21 +18,22 @@ constexpr int LINE = std::max<int>(64 / (WIDTH * sizeof(T)), 1);
 constexpr int LONG = WIDTH == 16 ? 8 : 4;
 
 // out[row * d + channel] += sum_i weights[row * PIECE + i] v_i over slots [first, end) for R rows and VECTORS vectors of channels;
-// the same channels FEW slots ahead, below n, are asked for. Slots are a multiple of those multiplied at a time, or one: then it
-// is read as its own partner, whose weight is 0.
+// the same channels FEW slots ahead, below n, are asked for. Slots are a multiple of those multiplied at a time, or one, whose
+// partner is zeros: its own numbers would do, but for infinities.
 template <int R, int VECTORS, class W, class T, class Slots>
 void add(const W* weights, int64_t d, const T* v, Slots slots, int64_t first, int64_t end, int64_t n, float* out) {
   Vec added[R][VECTORS];
   KVJAX_UNROLL for (int r = 0; r < R; ++r)
     KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) added[r][j] = load(out + r * d + j * WIDTH);
   using S = Share<W, T>;
-  const int64_t beside = std::min<int64_t>(S::SLOTS, end - first) - 1;
+  static constexpr T ZEROS[VECTORS * WIDTH] = {};
+  const bool alone = end - first < S::SLOTS;
   for (int64_t i = first; i < end; i += S::SLOTS) {
     if (i + FEW < n)  // not `soon`: its loop over channels, not unrolled, costs up to a tenth here
       KVJAX_UNROLL for (int s = 0; s < S::SLOTS; ++s)
         for (int j = 0; j < VECTORS; j += LINE<T>) __builtin_prefetch(v + slots(std::min(i + FEW + s, n - 1)) * d + j * WIDTH);
     typename S::Register part[VECTORS];
-    S::read(v + slots(i) * d, v + slots(i + beside) * d, part);
+    S::read(v + slots(i) * d, alone ? ZEROS : v + slots(i + S::SLOTS - 1) * d, part);
     KVJAX_UNROLL for (int r = 0; r < R; ++r) {
       const auto weight = S::all(weights + r * PIECE + i);
       KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) added[r][j] = S::add(added[r][j], weight, part[j]);
