@@ -83,14 +83,6 @@ void rows_from(const Lanes& x, int64_t row, const T* w, int64_t n, float* room, 
   rows_from<V>(x, row + V * WIDTH, w, n, room, out, stride);
 }
 
-template <class Q, class T>
-void few_rows(const Rows<Q>& x, const T* w, int64_t n, float* out, int64_t stride) {
-  by_rows(x.n, [&](auto many, int64_t row) {
-    constexpr int R = decltype(many)::value;
-    products(x.from(row, R), w, Stretch{0}, n, out + row * stride, stride);
-  });
-}
-
 // All rows times n weights, numbers in float32.
 template <class T>
 void item(const Rows<float>& x, const Lanes& lanes, const T* w, int64_t n, float* out, int64_t stride) {
@@ -98,7 +90,7 @@ void item(const Rows<float>& x, const Lanes& lanes, const T* w, int64_t n, float
     std::unique_ptr<float[]> room(new float[sizeof(T) < 4 ? 8 * lanes.d : 0]);
     rows_from<MOST>(lanes, 0, w, n, room.get(), out, stride);
   }
-  few_rows(x.from(lanes.rows, x.n - lanes.rows), w, n, out + lanes.rows * stride, stride);
+  products(x.from(lanes.rows, x.n - lanes.rows), w, Stretch{0}, n, out + lanes.rows * stride, stride);
 }
 
 // multiply(weights, how many, where to) for all of them, shared out over the threads.
@@ -117,7 +109,7 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight,
   if constexpr (PAIRS) {
     if (x.element_type() == ffi::BF16 && weight.element_type() == ffi::BF16 && d % Factor<BFloat16>::CHANNELS == 0) {
       const Rows<BFloat16> narrow{data<BFloat16>(x), rows, d, 1};
-      const auto multiply = [&](const BFloat16* w, int64_t n, float* to) { few_rows(narrow, w, n, to, stride); };
+      const auto multiply = [&](const BFloat16* w, int64_t n, float* to) { products(narrow, w, Stretch{0}, n, to, stride); };
       by_items<BFloat16>(pool, weight, out->typed_data(), multiply);
       return ffi::Error::Success();
     }

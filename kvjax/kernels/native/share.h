@@ -16,8 +16,7 @@ struct Share {
   static void read(const T* from, const T*, Vec (&numbers)[VECTORS]) {
     KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) numbers[j] = held(load(from + j * WIDTH));
   }
-  static Vec all(const W* weight) { return kvjax::all(*weight); }
-  static Vec add(const Vec& sum, const Vec& weight, const Vec& numbers) { return sum + weight * numbers; }
+  static void add(Vec& sum, const W* weight, const Vec& numbers) { add_product(sum, weight, numbers); }
   static void order(float*, int64_t) {}
 };
 
@@ -47,6 +46,9 @@ struct Share<W, BFloat16> : Share<W, float> {
 // Weights in bfloat16 too: the values of two slots at a time, two products a lane.
 template <>
 struct Share<BFloat16, BFloat16> {
+  struct Two {
+    BFloat16 weights[2];
+  };
   static constexpr int SLOTS = 2;
   using Register = __m512bh;
   template <int VECTORS>
@@ -59,9 +61,8 @@ struct Share<BFloat16, BFloat16> {
         numbers[j + 1] = held(bits_of<__m512bh>(_mm512_unpackhi_epi16(a, b)));
       }
   }
-  static __m512bh all(const BFloat16* weights) { return bits_of<__m512bh>(_mm512_set1_epi32(unaligned<int32_t>(weights))); }
-  static Vec add(const Vec& sum, const __m512bh& weight, const __m512bh& numbers) {
-    return Factor<BFloat16>::add(sum, weight, numbers);
+  static void add(Vec& sum, const BFloat16* weights, const __m512bh& numbers) {
+    asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(numbers), "m"(*reinterpret_cast<const Two*>(weights)));
   }
   // Of 32 channels the first register has the first four of every eight.
   static void order(float* numbers, int64_t n) {

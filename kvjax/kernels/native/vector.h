@@ -94,6 +94,16 @@ template <class T, class Register>
 inline void store(T* to, const Register& x) {
   std::memcpy(to, &x, sizeof(x));
 }
+// sum += *factor * numbers. The factor is an operand in memory where instructions take one, and needs no register: compilers would
+// rather read it once for several products, and then keep a sum in memory.
+inline void add_product(Vec& sum, const float* factor, const Vec& numbers) {
+#if defined(__AVX512F__)
+  asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(numbers), "m"(*factor));
+#else
+  sum += *factor * numbers;
+#endif
+}
+
 // Less zero, which compilers leave out; plus zero they must not, because of -0.
 inline Vec all(float x) { return x - Vec{}; }
 

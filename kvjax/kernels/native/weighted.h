@@ -14,8 +14,13 @@ constexpr int64_t PIECE = 256;
 // Vectors of numbers in a line of cache.
 template <class T>
 constexpr int LINE = std::max<int>(64 / (WIDTH * sizeof(T)), 1);
-// Vectors of a slot's channels whose values are added up in one go.
+// Vectors of a slot's channels whose values are added up in one go, and query rows whose sums of so many vectors fit the registers
+// beside the values and, where memory is no operand of a product, a weight.
 constexpr int LONG = WIDTH == 16 ? 8 : 4;
+constexpr int rows_beside(int vectors) {
+  const int rows = WIDTH == 16 ? 32 / vectors - 1 : (16 - 1) / vectors - 1;
+  return rows < 8 ? rows : 8;
+}
 
 // out[row * d + channel] += sum_i weights[row * PIECE + i] v_i over slots [first, end) for R rows and VECTORS vectors of channels;
 // the same channels FEW slots ahead, below n, are asked for. Slots are a multiple of those multiplied at a time, or one, whose
@@ -34,41 +39,55 @@ void add(const W* weights, int64_t d, const T* v, Slots slots, int64_t first, in
         for (int j = 0; j < VECTORS; j += LINE<T>) __builtin_prefetch(v + slots(std::min(i + FEW + s, n - 1)) * d + j * WIDTH);
     typename S::Register part[VECTORS];
     S::read(v + slots(i) * d, alone ? ZEROS : v + slots(i + S::SLOTS - 1) * d, part);
-    KVJAX_UNROLL for (int r = 0; r < R; ++r) {
-      const auto weight = S::all(weights + r * PIECE + i);
-      KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) added[r][j] = S::add(added[r][j], weight, part[j]);
-    }
+    KVJAX_UNROLL for (int r = 0; r < R; ++r)
+      KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) S::add(added[r][j], weights + r * PIECE + i, part[j]);
   }
   KVJAX_UNROLL for (int r = 0; r < R; ++r)
     KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) store(out + r * d + j * WIDTH, added[r][j]);
 }
 
+// body(integral_constant<N>) for n = N, no more than MOST.
+template <int MOST, class Body>
+inline void exactly(int64_t n, const Body& body) {
+  if constexpr (MOST > 1)
+    if (n < MOST) return exactly<MOST - 1>(n, body);
+  body(std::integral_constant<int, MOST>());
+}
+
+// body(integral_constant<R>, first row): all rows, up to MOST at a time and as evenly as that goes.
+template <int MOST, class Body>
+inline void by_most(int64_t rows, const Body& body) {
+  const int64_t turns = (rows + MOST - 1) / MOST;
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    const int64_t row = rows * turn / turns;
+    exactly<MOST>(rows * (turn + 1) / turns - row, [&](auto many) { body(many, row); });
+  }
+}
+
 // sum_i weights[row * PIECE + i] v_i of all rows -> out[row * d + channel], of weights in float32 or, with a 0 behind an odd
-// number of them, in bfloat16. Whole rows of values at a time as far as registers go, and few slots, whose values the first-level
-// cache holds until all rows and channels have had them.
+// number of them, in bfloat16. Whole rows of values at a time as far as registers go; where that takes several turns, few slots,
+// whose values the first-level cache holds until all rows and channels have had them.
 template <class W, class T, class Slots>
 void weighted(const W* weights, int64_t rows, int64_t d, const T* v, Slots slots, int64_t n, float* out) {
   const int64_t wide = d / (LONG * WIDTH) * LONG * WIDTH, narrow = d / (4 * WIDTH) * 4 * WIDTH;
   std::fill_n(out, rows * d, 0.0f);
   if constexpr (Slots::LISTED) soon(v, d, slots, 0, FEW, n);
   constexpr int64_t AT_A_TIME = Share<W, T>::SLOTS;
+  const auto turns = [&](auto vectors, int64_t begin, int64_t upto, int64_t first, int64_t end) {
+    constexpr int V = decltype(vectors)::value;
+    for (int64_t c = begin; c < upto; c += V * WIDTH)
+      by_most<rows_beside(V)>(rows, [&](auto many, int64_t r) {
+        // The first rows ask for what comes, where it is not what lies next in memory: the limit of the others is 0.
+        const int64_t limit = r == 0 && (Slots::LISTED || V * WIDTH < d) ? n : 0;
+        add<decltype(many)::value, V>(weights + r * PIECE, d, v + c, slots, first, end, limit, out + r * d + c);
+      });
+  };
+  const bool once = (d == LONG * WIDTH && rows <= rows_beside(LONG)) || (d == 4 * WIDTH && rows <= rows_beside(4));
   for (int64_t first = 0, end; first < n; first = end) {
-    end = std::min(first + FEW, std::max(n / AT_A_TIME * AT_A_TIME, first + 1));
-    // The first rows ask for what comes, where it is not what lies next in memory: the limit of the others is 0.
-    const auto limit = [&](int64_t r, int vectors) { return r == 0 && (Slots::LISTED || vectors * WIDTH < d) ? n : 0; };
-    for (int64_t c = 0; c < wide; c += LONG * WIDTH) {
-      int64_t r = 0;
-      for (; r + 2 <= rows; r += 2)
-        add<2, LONG>(weights + r * PIECE, d, v + c, slots, first, end, limit(r, LONG), out + r * d + c);
-      if (r < rows) add<1, LONG>(weights + r * PIECE, d, v + c, slots, first, end, limit(r, LONG), out + r * d + c);
-    }
-    by_rows(rows, [&](auto many, int64_t r) {
-      constexpr int R = decltype(many)::value;
-      const W* mine = weights + r * PIECE;
-      float* to = out + r * d;
-      for (int64_t c = wide; c < narrow; c += 4 * WIDTH) add<R, 4>(mine, d, v + c, slots, first, end, limit(r, 4), to + c);
-      for (int64_t c = narrow; c < d; c += WIDTH) add<R, 1>(mine, d, v + c, slots, first, end, limit(r, 1), to + c);
-    });
+    end = std::min(first + (once ? PIECE : FEW), std::max(n / AT_A_TIME * AT_A_TIME, first + 1));
+    turns(std::integral_constant<int, LONG>(), 0, wide, first, end);
+    if constexpr (LONG > 4) turns(std::integral_constant<int, 4>(), wide, narrow, first, end);
+    turns(std::integral_constant<int, 1>(), narrow, d, first, end);
   }
   for (int64_t r = 0; r < rows; ++r) Share<W, T>::order(out + r * d, narrow);
 }
