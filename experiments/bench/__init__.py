@@ -1,6 +1,7 @@
 """Benchmarks: every figure the project prints about speed comes from a file here, with machine, dtype, shapes and commit."""
 
 import fcntl
+import math
 import statistics
 import tempfile
 import time
@@ -36,20 +37,38 @@ def alone() -> Iterator[None]:
         yield
 
 
-def interleaved(work: Mapping[str, Callable[[], Any]], rounds: int, *, done=lambda count: None) -> dict[str, list[float]]:
-    """Seconds of each piece of work, round after round, so that slow phases of a shared machine hit all alike.
+#: Runs of one piece of work in a row that are counted, where a run takes milliseconds.
+STREAK = 5
 
-    A first round that compiles is run and not counted.
+
+def interleaved(
+    work: Mapping[str, Callable[[], Any]], rounds: int, *, streak: int = 1, done: Callable = lambda count: None
+) -> dict[str, list[float]]:
+    """Seconds of `rounds` runs of each piece of work, in turns, so that slow phases of a shared machine hit all alike.
+
+    A turn is `streak` runs and, where those are several, one before them that is not counted: it finds other work's caches and
+    threads that sleep. A first round that compiles is not counted either.
     """
     seconds: dict[str, list[float]] = {name: [] for name in work}
-    for count in range(rounds + 1):
+    for turn in range(turns(rounds, streak)):
         for name, run in work.items():
-            began = time.perf_counter()
-            jax.block_until_ready(run())
-            if count:
-                seconds[name].append(time.perf_counter() - began)
-            done(1)
-    return seconds
+            for count in range(streak + (streak > 1)):
+                began = time.perf_counter()
+                jax.block_until_ready(run())
+                if count if streak > 1 else turn:
+                    seconds[name].append(time.perf_counter() - began)
+                done(1)
+    return {name: values[:rounds] for name, values in seconds.items()}
+
+
+def turns(rounds: int, streak: int = 1) -> int:
+    """Turns of `interleaved` until `rounds` runs are counted."""
+    return math.ceil(rounds / streak) if streak > 1 else rounds + 1
+
+
+def runs(rounds: int, streak: int = 1) -> int:
+    """How often `interleaved` runs each piece of work."""
+    return turns(rounds, streak) * (streak + (streak > 1))
 
 
 def summary(values: list[float]) -> dict[str, float | int]:

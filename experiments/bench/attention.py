@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.bench import conditions, interleaved, summary
+from experiments.bench import STREAK, conditions, interleaved, summary
 from kvjax.kernels.ragged_attention import ragged_attention
 from kvjax.kernels.ragged_attention.shapes import Shape
 from kvjax.types import SLACK
@@ -42,9 +42,9 @@ def attention(
 def _measure(shape: Shape, dtype: str, rounds: int, impl: str | None, done: Callable) -> dict[str, Any]:
     layers = layers_of(shape, dtype)
     compared = {"ragged": ragged(shape, dtype, layers, impl), "sum": _sum(shape, dtype, layers)}
-    seconds = interleaved(compared, rounds, done=done)
+    seconds = interleaved(compared, rounds, streak=STREAK, done=done)
     # By itself: it takes so much longer that the others would mostly be measured recovering from it.
-    seconds |= interleaved({"dense": _dense(shape, dtype, layers)}, rounds, done=done)
+    seconds |= interleaved({"dense": _dense(shape, dtype, layers)}, rounds, streak=STREAK, done=done)
     seconds = {name: summary(values) for name, values in seconds.items()}
     time, read = {name: found["median"] for name, found in seconds.items()}, layers * _bytes(shape, dtype)
     return {

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.bench import conditions, interleaved, summary
+from experiments.bench import STREAK, conditions, interleaved, summary
 from experiments.bench.attention import LAYERS, ragged
 from kvjax.kernels.ragged_attention.shapes import Shape
 
@@ -27,7 +27,8 @@ def growth(dtype: str, rounds: int, *, impl: str | None = None, done: Callable =
     """
     shares = {"equal": np.full(HEADS, 1 / HEADS), "32:1": SKEWED}
     runs = {(kind, used): ragged(_shape(share, used), dtype, LAYERS, impl) for kind, share in shares.items() for used in USED}
-    found = {at: 1e3 * summary(values)["median"] for at, values in interleaved(runs, rounds, done=done).items()}
+    seconds = interleaved(runs, rounds, streak=STREAK, done=done)
+    found = {at: 1e3 * summary(values)["median"] for at, values in seconds.items()}
     ms = {kind: {used: found[kind, used] for used in USED} for kind in shares}
     slope, intercept, determined = line(np.array(USED), np.array(list(ms["equal"].values())))
     words = f"{HEADS} heads of 128, 4 queries a head, times of {LAYERS} layers in a program"

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from experiments.bench import conditions, interleaved, summary
+from experiments.bench import STREAK, conditions, interleaved, summary
 from kvjax.kernels.linear import linear as multiply
 from models import weights
 
@@ -35,7 +35,7 @@ def linear(
 def _measure(matrices: Sequence[jax.Array], rows: int, rounds: int, impls: Sequence[str], done: Callable) -> dict[str, Any]:
     inputs = {w.shape[1]: jax.random.normal(jax.random.key(0), (rows, w.shape[1]), w.dtype) for w in matrices}
     work = {impl: _chain(matrices, inputs, impl) for impl in impls} | {"sum": _sum(matrices)}
-    seconds = {name: summary(times) for name, times in interleaved(work, rounds, done=done).items()}
+    seconds = {name: summary(times) for name, times in interleaved(work, rounds, streak=STREAK, done=done).items()}
     share = {name: seconds["sum"]["median"] / times["median"] for name, times in seconds.items() if name != "sum"}
     return {"seconds": seconds, "share_of_plain_sum": share}
 

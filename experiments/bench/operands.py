@@ -12,7 +12,7 @@ import numpy as np
 
 from kvjax.kernels.codebook_scores import codebook_scores
 from kvjax.kernels.gather_attention import gather_attention
-from kvjax.kernels.ragged_attention import ragged_attention
+from kvjax.kernels.ragged_attention import ragged_attention, ragged_scores
 from kvjax.types import SLACK
 
 
@@ -31,7 +31,8 @@ class Operands:
     Attributes:
         call: (*arrays, impl) -> a tuple of results.   arrays: its operands.   read: bytes that it has to move.
         exact: () -> the results in float64.
-        dense: (*whole) -> attention, or scores, over everything.   whole: its operands.   full: bytes that it reads.
+        dense: (*whole) -> attention, or scores, over everything, as XLA computes it.   whole: its operands.   full: bytes it reads.
+        ours: (*pool, impl) -> the same by our own ragged kernel.   pool: its operands.
     """
 
     call: Callable
@@ -41,6 +42,8 @@ class Operands:
     dense: Callable
     whole: tuple
     full: int
+    ours: Callable
+    pool: tuple
 
 
 def regions(shape: Any, dtype: str) -> Operands:
@@ -57,9 +60,8 @@ def regions(shape: Any, dtype: str) -> Operands:
     arrays = (q, k, v, jnp.zeros(k.shape[0], jnp.int32), jnp.asarray(start), jnp.asarray(length), now)
     slots = {at: np.arange(start[at], start[at] + length[at]) for at in np.ndindex(b, h)}
     row = shape.d * jnp.dtype(dtype).itemsize
-    call = lambda *x: ragged_attention(*x[:-1], impl=x[-1])  # noqa: E731
     exact, widest = partial(_attention64, q, k, v, slots), int(length.max())
-    return Operands(call, arrays, 2 * int(length.sum()) * row, exact, *_dense(q, widest, dtype))
+    return Operands(_attend, arrays, 2 * int(length.sum()) * row, exact, *_dense(q, widest, dtype))
 
 
 def lists(shape: Any, dtype: str) -> Operands:
@@ -93,14 +95,21 @@ def codes(shape: Any, dtype: str) -> Operands:
         keys = np.stack(decoded).astype(np.float64)
         return (np.einsum("bhgtd,hnd->bhgtn", np.asarray(q, np.float64), keys) / math.sqrt(shape.d),)
 
-    _, (_, keys, _), full = _dense(q, n, dtype)
+    _, (_, keys, _), full, _, (_, pool, _, *at) = _dense(q, n, dtype)
     scores = lambda q, k: jnp.einsum("bhgtd,bhnd->bhgtn", q, k, preferred_element_type=jnp.float32)  # noqa: E731
+    ours = lambda *x: (ragged_scores(*x[:-1], cap=n, impl=x[-1]),)  # noqa: E731
     moved = index.nbytes + 4 * shape.h * shape.g * n
-    return Operands(call, (q, jnp.asarray(index), jnp.asarray(book), *where), moved, exact, scores, (q, keys), full // 2)
+    arrays = (q, jnp.asarray(index), jnp.asarray(book), *where)
+    return Operands(call, arrays, moved, exact, scores, (q, keys), full // 2, ours, (q, pool, *at))
 
 
-def _dense(q: Any, n: int, dtype: str) -> tuple[Callable, tuple, int]:
-    """(attention, operands, bytes) over n slots of every head."""
+def _attend(*operands: Any) -> tuple:
+    """Ragged attention; the last operand is the implementation."""
+    return ragged_attention(*operands[:-1], impl=operands[-1])
+
+
+def _dense(q: Any, n: int, dtype: str) -> tuple[Callable, tuple, int, Callable, tuple]:
+    """(attention by XLA, operands, bytes, attention by our kernel, operands) over n slots of every head."""
     b, h, _, _, d = q.shape
     _, k, v = _normal(q.shape, (b, h, n, d), dtype)
 
@@ -109,7 +118,16 @@ def _dense(q: Any, n: int, dtype: str) -> tuple[Callable, tuple, int]:
         weights = jnp.exp(scores - scores.max(-1, keepdims=True))
         return jnp.einsum("bhgtn,bhnd->bhgtd", (weights / weights.sum(-1, keepdims=True)).astype(v.dtype), v)
 
-    return attend, (q, k, v), k.nbytes + v.nbytes
+    return attend, (q, k, v), k.nbytes + v.nbytes, _attend, (q, *_pool(k, v))
+
+
+def _pool(k: Any, v: Any) -> tuple:
+    """Keys and values [b, h, n, d] as a pool of regions: k, v, positions, starts, lengths and the query's position."""
+    b, h, n, d = k.shape
+    wide = -(-n // 8) * 8
+    k, v = (jnp.pad(jnp.pad(x, [(0, 0), (0, 0), (0, wide - n), (0, 0)]).reshape(-1, d), [(0, SLACK), (0, 0)]) for x in (k, v))
+    start = jnp.arange(b * h, dtype=jnp.int32).reshape(b, h) * wide
+    return k, v, jnp.zeros(k.shape[0], jnp.int32), start, jnp.full((b, h), n, jnp.int32), jnp.full((b, 1), n, jnp.int32)
 
 
 def _normal(q: tuple, kv: tuple, dtype: str) -> list:

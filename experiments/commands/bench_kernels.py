@@ -18,12 +18,13 @@ def attention(
     shapes: Shapes = "", impl: Impl = None, rounds: Rounds = 50, dtype: Dtype = "float32", json_file: JsonFile = None
 ) -> None:
     """Ragged attention, dense attention of the same shape, and a plain sum over the same bytes."""
+    from experiments.bench import STREAK, runs
     from experiments.bench.attention import attention as bench
     from experiments.bench.operands import named
     from kvjax.kernels.ragged_attention.shapes import ALL
 
     found = named(ALL, shapes)
-    with measuring("attention", 3 * len(found) * (rounds + 1)) as done:
+    with measuring("attention", 3 * len(found) * runs(rounds, STREAK)) as done:
         result = bench(found, dtype, rounds, impl=impl, done=done)
     show(result, json_file)
 
@@ -36,21 +37,23 @@ def linear(
 ) -> None:  # fmt: skip
     """All projections of a model for a few rows, beside a plain sum of the weights."""
     import models
+    from experiments.bench import STREAK, runs
     from experiments.bench.linear import linear as bench
 
     sizes, names = [int(n) for n in rows.split(",")], impls.split(",")
     lm = models.load(model, dtype=dtype)
-    with measuring("linear", len(sizes) * (len(names) + 1) * (rounds + 1)) as done:
+    with measuring("linear", len(sizes) * (len(names) + 1) * runs(rounds, STREAK)) as done:
         result = bench(lm, sizes, rounds, impls=names, done=done)
     show(result, json_file)
 
 
 def growth(impl: Impl = None, rounds: Rounds = 20, dtype: Dtype = "float32", json_file: JsonFile = None) -> None:
     """Ragged attention by slots in use, equal and skewed 32:1, and the line through its times."""
+    from experiments.bench import STREAK, runs
     from experiments.bench.growth import USED
     from experiments.bench.growth import growth as bench
 
-    with measuring("growth", 2 * len(USED) * (rounds + 1)) as done:
+    with measuring("growth", 2 * len(USED) * runs(rounds, STREAK)) as done:
         result = bench(dtype, rounds, impl=impl, done=done)
     show(result, json_file)
 

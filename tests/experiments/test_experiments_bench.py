@@ -1,6 +1,7 @@
 """Benchmarks run, carry their conditions, never run twice at once, and say so when there are no peers."""
 
 import json
+from functools import partial
 
 import jax
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 
 import kvjax
 from experiments import bench
-from experiments.bench import beside, growth, linear
+from experiments.bench import beside, growth, linear, operands
 from experiments.policies import parse_policy
 from experiments.tasks import needle
+from kvjax.kernels.ragged_attention.shapes import SMOLLM2_KEPT
 from tests.conftest import toy_config
 
 
@@ -29,6 +31,25 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert cell["seconds"]["ragged"]["count"] == 2
     code, _, err = cli("bench", "attention", "--shapes", "gpt-2")
     assert code == 2 and "smollm2 kept" in err
+
+
+def test_streaks_count_all_runs_but_their_first():
+    order = []
+    seconds = bench.interleaved({name: partial(order.append, name) for name in "ab"}, 3, streak=2)
+    assert "".join(order) == "aaabbb" * 2 and {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
+    assert len(order) == 2 * bench.runs(3, 2)
+
+
+def test_rounds_count_all_but_the_first():
+    order = []
+    seconds = bench.interleaved({name: partial(order.append, name) for name in "ab"}, 2)
+    assert "".join(order) == "ab" * 3 and len(seconds["a"]) == 2 and bench.runs(2) == 3
+
+
+def test_our_kernel_over_everything_is_dense_attention():
+    made = operands.regions(SMOLLM2_KEPT, "float32")
+    ours, _ = made.ours(*made.pool, None)
+    np.testing.assert_allclose(ours, made.dense(*made.whole), atol=2e-6)
 
 
 def test_linear_reads_every_weight(talker):
