@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvjax.kernels import prefill_attention as op
-from kvjax.kernels.prefill_attention import api, xla
+from kvjax.kernels.prefill_attention import api, cudnn, reference, xla
 
 from . import oracle
 
@@ -71,6 +71,50 @@ def test_any_tiling_is_the_same_function(tile, window):
         close(got_lse, lse, "float32")
         length = jnp.array([offset + 40], jnp.int32)
         close(xla.column_sums(q, k, lse, offset, length, window=window, config=config), sums, "float32")
+
+
+@pytest.mark.parametrize("case", ["short", "chunk in the middle", "window over a chunk"])
+def test_heads_together_as_elsewhere_than_on_a_cpu(case, monkeypatch):
+    monkeypatch.setattr(xla, "_each_head", lambda head, operands: xla._together(head, *operands))
+    shape, offset, window = CASES[case]
+    q, k, v = make(shape, "float32")
+    length = np.full(shape[0], offset + shape[3] - 2, np.int32)
+    out, lse, sums = oracle.prefill(*map(np.asarray, (q, k, v)), offset=offset, window=window, length=length)
+    got, got_lse = xla.attention.__wrapped__(q, k, v, offset, window=window)
+    close(got, out, "float32")
+    close(got_lse, lse, "float32")
+    close(xla.column_sums.__wrapped__(q, k, lse, offset, length, window=window), sums, "float32")
+
+
+@pytest.mark.parametrize("case", ["whole prompt", "keys beyond the prompt", "chunk in the middle", "one row at the end"])
+def test_rows_over_what_lies_before_and_over_each_other_are_attention(case):
+    """What cuDNN is asked for, by the reference: its causal mask begins at the first key."""
+    shape, offset, _ = CASES[case]
+    q, k, v = make(shape, "float32")
+    heads = lambda rows: rows.reshape(shape[0], shape[1], shape[2], shape[3], shape[5])  # noqa: E731
+    flat = lambda out, lse: (out.reshape(q.shape[0], -1, *out.shape[3:]), lse.reshape(q.shape[0], -1, lse.shape[3]))  # noqa: E731
+
+    def causal(rows, keys, values):
+        return flat(*reference.attention(heads(rows), keys, values, 0, window=None))
+
+    def over(rows, keys, values, count):  # every row sees all `count` keys, as the last row of a prompt of that length
+        each = jnp.moveaxis(heads(rows), 3, 0)[:, :, :, :, None]
+        out, lse = jax.vmap(lambda row: reference.attention(row, keys, values, count[0] - 1, window=None))(each)
+        return flat(jnp.moveaxis(out[..., 0, :], 0, 3), jnp.moveaxis(lse[..., 0], 0, 3))
+
+    out, lse, _ = oracle.prefill(*map(np.asarray, (q, k, v)), offset=offset)
+    got, got_lse = cudnn.in_two(q, k, v, jnp.int32(offset), causal, over)
+    close(got, out, "float32")
+    close(got_lse, lse, "float32")
+
+
+@pytest.mark.parametrize(
+    "words, change", [("no window", {"window": 3}), ("takes bfloat16", {"dtype": "float32"}), ("up to 128", {"d": 136})]
+)
+def test_cudnn_refuses(words, change):
+    kind, d, window = change.get("dtype", "bfloat16"), change.get("d", 64), change.get("window")
+    q, k, v = make((1, 1, 1, 4, 8, d), kind)
+    assert words in cudnn.refuses(q, k, v, 0, window=window)
 
 
 def test_chunks_add_up_to_the_whole():

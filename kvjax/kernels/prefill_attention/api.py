@@ -2,10 +2,13 @@
 
 from jaxtyping import Array, Float, Float32, Int32
 
+from kvjax.kernels.dispatch import Operation
+
 from . import reference, xla
 
-#: Implementations by name; each module defines `attention` and `column_sums`.
+#: Implementations that run anywhere, by name; each module defines `attention` and `column_sums`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
+_OPERATION = Operation("prefill attention", IMPLEMENTATIONS, {"cudnn": "cuda"}, __package__)
 
 
 def prefill_attention(
@@ -27,18 +30,18 @@ def prefill_attention(
         v: values.
         offset: position of the first query row; data, a new value does not retrace. offset + t <= n.
         window: sliding window in positions (None: all earlier keys); static, at least 1.
-        impl: a key of IMPLEMENTATIONS; None chooses.
+        impl: a key of IMPLEMENTATIONS or "cudnn" (NVIDIA; 16 bits, no window); None chooses by platform.
 
     Returns:
         The attention output in the dtype of q, and the log of the softmax denominator in float32.
 
     Raises:
-        ValueError: shapes that do not fit, a window below 1, an unknown implementation.
+        ValueError: shapes that do not fit, a window below 1, an implementation that is unknown or cannot run here.
 
     Source: Rabe and Staats, "Self-attention does not need O(n^2) memory", 2021, section 2 (the blockwise softmax).
     """
     _check(q, k, v, window=window)
-    return _choose(impl).attention(q, k, v, offset, window=window)
+    return _OPERATION.call(impl, "attention", q, k, v, offset, window=window)
 
 
 def column_sums(
@@ -75,15 +78,7 @@ def column_sums(
         raise ValueError(f"lse must be {q.shape[:-1]} for q {q.shape}, got {lse.shape}: pass what attention returned")
     if length.shape != q.shape[:1]:
         raise ValueError(f"length must hold one integer a row, {q.shape[:1]}, got shape {length.shape}")
-    return _choose(impl).column_sums(q, k, lse, offset, length, window=window)
-
-
-def _choose(impl: str | None):
-    """The implementation named, or the fastest that runs here."""
-    name = impl or "xla"
-    if name not in IMPLEMENTATIONS:
-        raise ValueError(f"unknown impl {name!r} of prefill attention; there are {', '.join(IMPLEMENTATIONS)}")
-    return IMPLEMENTATIONS[name]
+    return _OPERATION.call(impl, "column_sums", q, k, lse, offset, length, window=window)
 
 
 def _check(q, k, v, *, window: int | None) -> None:

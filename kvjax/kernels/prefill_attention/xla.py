@@ -1,5 +1,7 @@
 """Prefill attention in plain XLA: loops over tiles of queries by keys, online softmax in float32.
 
+On a CPU heads follow one another, so that a tile stays in its caches; elsewhere a step of the loops is of all heads at once.
+
 Trip counts are data (they follow `offset`), so blocks above the diagonal or outside the window are never computed, and
 only the blocks that the diagonal or the window's edge crosses are masked. Beside operands and results there is only one
 tile in memory.
@@ -60,7 +62,7 @@ def attention(q, k, v, offset, *, window: int | None, config: Config = Config())
 
         return lax.map(tile, (jnp.arange(tiling.count), tiles))
 
-    out, lse = lax.map(head, (_split(q, tiling), _flat(k), _flat(v)))
+    out, lse = _each_head(head, (_split(q, tiling), _flat(k), _flat(v)))
     return _join(out, q.shape).astype(q.dtype), _join(lse, q.shape[:-1])
 
 
@@ -80,8 +82,22 @@ def column_sums(q, k, lse, offset, length, *, window: int | None, config: Config
 
         return lax.fori_loop(0, tiling.count, tile, jnp.zeros((q.shape[2], keys.shape[0]), jnp.float32))
 
-    sums = lax.map(head, (_split(q, tiling), _split(lse, tiling, fill=jnp.inf), _flat(k)))
+    sums = _each_head(head, (_split(q, tiling), _split(lse, tiling, fill=jnp.inf), _flat(k)))
     return sums.reshape(*k.shape[:2], q.shape[2], k.shape[2])
+
+
+def _each_head(head, operands):
+    """head of every row and KV head of the operands, [b*h, ...] each."""
+    how = {"cpu": partial(_one_by_one, head), "default": partial(_together, head)}
+    return lax.platform_dependent(*operands, **how)
+
+
+def _one_by_one(head, *operands):
+    return lax.map(head, operands)
+
+
+def _together(head, *operands):
+    return jax.vmap(lambda *own: head(own))(*operands)
 
 
 def _attend(queries: Float[Array, "r d"], keys: Float[Array, "n d"], values: Float[Array, "n d"], first, tiling):

@@ -1,0 +1,73 @@
+"""Prefill attention on an NVIDIA GPU by cuDNN's flash attention: rows over all keys before them, and rows over each other.
+
+To cuDNN a causal mask begins at the first key, and how many keys there are may be data. Rows at an offset that is data see
+every key before it, and each other causally: two calls, put together by their denominators, and one where the rows are the
+prompt. `jax.nn.dot_product_attention` rounds denominators to the output's dtype, and evidence is made of them: what it calls
+for cuDNN, which leaves them in float32, is called here.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax._src.cudnn.fused_attention_stablehlo import MaskType, check_cudnn_version, dot_product_attention
+from jaxtyping import Array, Float, Float32, Int32
+
+#: Largest head dimension that cuDNN takes on every card since Ampere.
+WIDEST = 128
+
+
+def refuses(q, k, v, offset, *, window: int | None) -> str | None:
+    """Why these operands are not for this implementation, or None."""
+    if window is not None:
+        return f"has no window behind an offset, got one of {window}"
+    if str(q.dtype) not in ("bfloat16", "float16") or not q.dtype == k.dtype == v.dtype:
+        return f"takes bfloat16 or float16, all alike; got {q.dtype}, {k.dtype} and {v.dtype}"
+    if q.shape[-1] % 8 or q.shape[-1] > WIDEST:
+        return f"takes head dimensions that are multiples of 8 up to {WIDEST}, got {q.shape[-1]}"
+    try:
+        check_cudnn_version()
+    except RuntimeError as error:
+        return f"needs cuDNN: {error}"
+    return None
+
+
+@partial(jax.jit, static_argnames="window")
+def attention(q, k, v, offset, *, window: None):
+    """See `api.prefill_attention`."""
+    return in_two(q, k, v, offset, _causal, _over)
+
+
+def in_two(q, k, v, offset, causal: Callable, over: Callable):
+    """Attention of rows that begin at `offset`, from `causal` attention among them and attention `over` so many first keys.
+
+    out = sum_p e^(lse_p - lse) out_p,  lse = log sum_p e^lse_p  over both parts p; nothing is before offset 0.
+    """
+    b, h, g, t, d = q.shape
+    rows = q.reshape(b, h * g, t, d)
+    own = lambda x: lax.dynamic_slice_in_dim(x, offset, t, axis=2)  # noqa: E731
+    out, lse = causal(rows, own(k), own(v)) if k.shape[2] > t else causal(rows, k, v)
+    if k.shape[2] > t:
+        before, before_lse = over(rows, k, v, jnp.full(b, jnp.maximum(offset, 1), jnp.int32))
+        before_lse = jnp.where(offset > 0, before_lse, -jnp.inf)
+        both = jnp.logaddexp(lse, before_lse)
+        share = lambda part, of: jnp.exp(of - both)[..., None] * part.astype(jnp.float32)  # noqa: E731
+        out, lse = share(out, lse) + jnp.where(offset > 0, share(before, before_lse), 0), both
+    return out.reshape(q.shape).astype(q.dtype), lse.reshape(q.shape[:-1])
+
+
+def _causal(q: Float[Array, "b r t d"], k: Float[Array, "b h t d"], v: Float[Array, "b h t d"]):
+    return _cudnn(q, k, v, None, MaskType.CAUSAL)
+
+
+def _over(q: Float[Array, "b r t d"], k: Float[Array, "b h n d"], v: Float[Array, "b h n d"], count: Int32[Array, " b"]):
+    return _cudnn(q, k, v, count, MaskType.PADDING)
+
+
+def _cudnn(q, k, v, count, mask: MaskType) -> tuple[Float[Array, "b r t d"], Float32[Array, "b r t"]]:
+    lengths = {} if count is None else {"q_seqlen": jnp.full_like(count, q.shape[2]), "kv_seqlen": count}
+    how = dict(scale=1 / math.sqrt(q.shape[-1]), mask_type=mask, qkv_layout="BNTH", return_residual=True)
+    return dot_product_attention(q, k, v, **lengths, **how)
