@@ -1,6 +1,8 @@
 """The C++ kernels: head dimensions, groups and dtypes of real models; threads, derivatives, and machines that cannot build them."""
 
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +75,21 @@ def test_many_calls_at_once_on_one_pool_of_threads():
     run = jax.jit(lambda q, *rest: [ragged_attention(q + 0 * i, *rest, impl="native") for i in range(16)])
     for found in [run(*operands) for _ in range(8)][-1]:
         np.testing.assert_array_equal(found[0], want[0])
+
+
+def test_calls_of_several_threads_share_helpers_that_come_and_go():
+    """A helper goes to whoever calls first, waits for the next call, and leaves where none comes: no item is lost or run twice."""
+    cases = [make([[700 + 300 * i, 64, 5]], 3, 1, 64, "float32", seed=i) for i in range(4)]
+    run = jax.jit(lambda *operands: ragged_attention(*operands, impl="native")[0])
+    want = [np.asarray(run(*case)) for case in cases]
+
+    def often(i):
+        for turn in range(60):
+            np.testing.assert_array_equal(run(*cases[i]), want[i])
+            time.sleep(1e-4 * (turn % 3))
+
+    with ThreadPoolExecutor(len(cases)) as threads:
+        list(threads.map(often, range(len(cases))))
 
 
 def test_positions_may_be_16_bits():
