@@ -1,5 +1,6 @@
-"""Ragged attention against what bounds it: dense attention over the widest head, and a plain sum over the same bytes."""
+"""Ragged attention against what bounds it: dense attention, ours and PyTorch's, and a plain sum over the same bytes."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench import STREAK, conditions, interleaved, summary
+from experiments.bench.beside import torch_attention
 from kvjax.kernels.ragged_attention import ragged_attention
 from kvjax.kernels.ragged_attention.shapes import Shape
 from kvjax.types import SLACK
@@ -30,13 +32,19 @@ def attention(
 
     Returns:
         conditions; cells by shape: layers in a program, seconds by piece, bytes read, GB/s, the share of the plain sum's bandwidth
-        reached.
+        reached, and ratios above 1 where ragged attention is faster; "peers": their versions, or why there are none.
 
     Raises:
         ValueError: unknown implementation.
     """
     cells = {name: _measure(shape, dtype, rounds, impl, done) for name, shape in shapes.items()}
-    return conditions("attention", dtype, "times of as many layers in a program as do not fit a CPU's caches") | {"cells": cells}
+    asked = {name: dataclasses.asdict(shape) | {"layers": cells[name]["layers"]} for name, shape in shapes.items()}
+    theirs = torch_attention(asked, dtype=dtype, rounds=rounds)
+    for name, found in theirs.get("cells", {}).items():
+        _add(cells[name], found["seconds"])
+    done(1)
+    result = conditions("attention", dtype, "times of as many layers in a program as do not fit a CPU's caches")
+    return result | {"cells": cells, "peers": theirs.get("versions") or theirs["missing"]}
 
 
 def _measure(shape: Shape, dtype: str, rounds: int, impl: str | None, done: Callable) -> dict[str, Any]:
@@ -51,6 +59,13 @@ def _measure(shape: Shape, dtype: str, rounds: int, impl: str | None, done: Call
         "layers": layers, "seconds": seconds, "bytes": read, "gb_per_s": read / time["ragged"] / 1e9,
         "share_of_plain_sum": time["sum"] / time["ragged"], "dense / ragged": time["dense"] / time["ragged"],
     }  # fmt: skip
+
+
+def _add(cell: dict[str, Any], seconds: dict[str, list[float]]) -> None:
+    """Put the peers' seconds and the ratios to ours into the cell."""
+    for name, values in seconds.items():
+        cell["seconds"][name] = summary(values)
+        cell[f"{name} / ragged"] = cell["seconds"][name]["median"] / cell["seconds"]["ragged"]["median"]
 
 
 def layers_of(shape: Shape, dtype: str) -> int:

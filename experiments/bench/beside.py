@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import jax
 
 from kvjax import AfterPrefill
 from kvjax.policy import Policy
@@ -16,7 +18,7 @@ PRESSES = (
     "snapkv", "pyramidkv", "streaming_llm", "knorm", "keydiff", "tova", "adakv", "expected_attention", "ada_expected",
     "local_window",
 )  # fmt: skip
-SCRIPT = Path(__file__).with_name("peers.py")
+SCRIPT, TORCH = (Path(__file__).with_name(name) for name in ("peers.py", "torch_attention.py"))
 
 
 def interpreter() -> Path | None:
@@ -55,19 +57,47 @@ def peers(
     Returns:
         {"versions", "cells": {name: [{"prefill", "fed", "steps", "bytes"}]}}, seconds.
     """
+    if interpreter() is not None and not Path(lm.origin).is_dir():
+        return {"missing": f"no peers measured: they need a Hugging Face folder, the model came from {lm.origin}"}
+    job = {"model": lm.origin, "dtype": dtype, "rounds": rounds, "new": new, "stop": list(stop)}
+    return answer(SCRIPT, job | {"cells": list(cells), "prompts": list(prompts)})
+
+
+def torch_attention(shapes: Mapping[str, Mapping[str, Any]], *, dtype: str, rounds: int, results: bool = False) -> dict[str, Any]:
+    """Seconds of PyTorch's own attention on the kind of device that JAX has here, or {"missing": why}.
+
+    Args:
+        shapes: by name: the fields of a kernel's `Shape`, and layers.
+        dtype: of queries, keys and values.
+        rounds: counted runs of each.
+        results: also give operands and results of what is timed, to be checked.
+
+    Returns:
+        {"versions", "cells": {shape: {"seconds": {way to attend: list}}}}.
+    """
+    device = "cpu" if jax.default_backend() == "cpu" else "cuda"
+    job = {"shapes": shapes, "dtype": dtype, "rounds": rounds, "device": device, "results": results}
+    # A core for each thread: on a busy machine both of two were seen to wait for each other on one, which takes 60 times as long.
+    return answer(TORCH, job, OMP_PROC_BIND="true")
+
+
+def answer(script: Path, job: Mapping[str, Any], **environment: str) -> dict[str, Any]:
+    """What a script of the peers prints, or {"missing": why}.
+
+    Args:
+        script: run in the peers' interpreter, as a process of its own that this one waits for; its last line is JSON.
+        job: what it reads from the file it is given; the number of threads is added here.
+        environment: variables of that process.
+    """
     python = interpreter()
     if python is None:
         return {"missing": "no peers measured: set $KVJAX_PEERS to a Python with torch, transformers 5.2 and kvpress 0.5.5"}
-    if not Path(lm.origin).is_dir():
-        return {"missing": f"no peers measured: they need a Hugging Face folder, the model came from {lm.origin}"}
-    threads = len(os.sched_getaffinity(0))
-    job = {"model": lm.origin, "dtype": dtype, "threads": threads, "rounds": rounds, "new": new, "stop": list(stop)}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.json"
-        file.write_text(json.dumps(job | {"cells": list(cells), "prompts": list(prompts)}))
-        quiet = os.environ | {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        done = subprocess.run([python, SCRIPT, file], capture_output=True, text=True, env=quiet)
+        file.write_text(json.dumps({"threads": len(os.sched_getaffinity(0)), **job}))
+        quiet = os.environ | {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | environment
+        done = subprocess.run([python, script, file], capture_output=True, text=True, env=quiet)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return {"missing": f"no peers measured: {SCRIPT.name} failed: {last}"}
+        return {"missing": f"no peers measured: {script.name} failed: {last}"}
     return json.loads(done.stdout.strip().splitlines()[-1])

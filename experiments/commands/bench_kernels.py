@@ -1,4 +1,4 @@
-"""`kvjax bench attention | linear | growth | scores | gather | gpu | compile`: single kernels, and the step's compiler."""
+"""`kvjax bench attention | linear | growth | scores | gather | gpu | compile | step`: single kernels, the step, its compiler."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,20 +11,21 @@ from experiments.policies import parse_budget, parse_policy
 
 Impl = Annotated[str | None, typer.Option(help="Implementation; default: the library's choice.")]
 Shapes = Annotated[str, typer.Option(help="A part of the names of the shapes; default: all.")]
+ModelShape = Annotated[str, typer.Option("--model", help="llama3-8b, llama3-70b, mistral-7b, qwen3-8b, or as elsewhere.")]
 Small = Annotated[bool, typer.Option("--small", help="Only shapes that a CPU takes, one layer each.")]
 
 
 def attention(
     shapes: Shapes = "", impl: Impl = None, rounds: Rounds = 50, dtype: Dtype = "float32", json_file: JsonFile = None
 ) -> None:
-    """Ragged attention, dense attention of the same shape, and a plain sum over the same bytes."""
+    """Ragged attention, dense attention of the same shape, a plain sum over the same bytes, and PyTorch's where it is installed."""
     from experiments.bench import STREAK, runs
     from experiments.bench.attention import attention as bench
     from experiments.bench.operands import named
     from kvjax.kernels.ragged_attention.shapes import ALL
 
     found = named(ALL, shapes)
-    with measuring("attention", 3 * len(found) * runs(rounds, STREAK)) as done:
+    with measuring("attention", 3 * len(found) * runs(rounds, STREAK) + 1) as done:
         result = bench(found, dtype, rounds, impl=impl, done=done)
     show(result, json_file)
 
@@ -95,7 +96,7 @@ def _kernels(kinds: list[str], *, json_file: Path | None, rounds: int, dtype: st
 
 
 def compile_step(
-    model: Annotated[str, typer.Option(help="llama3-8b, llama3-70b, mistral-7b, qwen3-8b, or as elsewhere.")] = "llama3-8b",
+    model: ModelShape = "llama3-8b",
     length: Annotated[int, typer.Option(min=1, help="Tokens of context.")] = 4096,
     policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "snapkv",
     budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = "0.25",
@@ -110,3 +111,31 @@ def compile_step(
     with measuring("compile", 2) as done:
         result = bench(decoder_of(model), named.policy, length, dtype=dtype, done=done)
     show(result, json_file)
+
+
+def step(
+    model: ModelShape = "llama3-8b",
+    contexts: Annotated[str, typer.Option(help="Comma-separated tokens of context.")] = "131072,229376",
+    policy: Annotated[str, typer.Option(help="Comma-separated NAME[:key=value,...].")] = "snapkv",
+    budgets: Annotated[str, typer.Option(help="Comma-separated: 512 slots per KV head, or 0.1 of the context.")] = "0.5,0.1",
+    new: Annotated[int, typer.Option(min=1, help="Tokens decoded in a round.")] = 16,
+    rounds: Rounds = 5, dtype: Dtype = "bfloat16", json_file: JsonFile = None,
+) -> None:  # fmt: skip
+    """ms per token of a whole model of random weights on random caches, without a prefill: full beside compressed."""
+    from experiments.bench.model_shapes import decoder_of
+    from experiments.bench.step import cells
+    from experiments.bench.step import step as bench
+    from experiments.commands.sweep import grid
+
+    decoder, tokens, named = decoder_of(model), _tokens(contexts), grid(policy, budgets)
+    with measuring("step", len(cells(named, tokens)) * (rounds + 1)) as done:
+        result = bench(decoder, named, tokens, dtype=dtype, rounds=rounds, new=new, done=done)
+    show(result, json_file)
+
+
+def _tokens(text: str) -> list[int]:
+    """`"1024,2048"` -> [1024, 2048], each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise ValueError(f"--contexts: {text!r} is not a list of positive numbers of tokens such as 131072,229376")
+    return list(dict.fromkeys(map(int, parts)))

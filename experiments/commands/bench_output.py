@@ -14,7 +14,7 @@ from experiments.tasks.text import haystack
 #: Fields of a result that are shown as they are.
 _WHOLE = (
     "device", "copy_gb_per_s", "allocated_bytes", "kvjax_seconds_by_prompt", "kvpress_seconds_by_cell", "hours_of_the_grid",
-    "kept_share", "fit", "compile_seconds", "cache_entries", "temporary_bytes",
+    "kept_share", "slots_per_head", "weights_bytes", "fit", "compile_seconds", "cache_entries", "temporary_bytes",
 )  # fmt: skip
 
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Counted rounds; medians are reported.")]
@@ -64,8 +64,9 @@ def show(result: dict[str, Any], json_file: Path | None) -> None:
         out.print(f"  {name}: {value / 1e6:.2f} MB", markup=False)
     for found in filter(None, result.get("divergences", [])):
         out.print(f"  parted: {found}", markup=False)
-    for name, value in result.get("ratios", {}).items():
-        out.print(f"  ratio {name}: {value:.2f}", markup=False)
+    for field, words in (("ratios", "ratio"), ("bytes_ratios", "ratio of bytes")):
+        for name, value in result.get(field, {}).items():
+            out.print(f"  {words} {name}: {value:.2f}", markup=False)
     if "peers" in result:
         out.print(f"  peers: {result['peers']}", markup=False)
     write_json(json_file, result)

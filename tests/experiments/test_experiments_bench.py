@@ -28,7 +28,8 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert {"machine", "commit", "dtype", "shape", "versions", "cells"} <= set(result)
     cell = result["cells"]["smollm2 kept"]
     assert cell["layers"] == 77 and cell["bytes"] == 77 * 2 * 3 * 819 * 64 * 4 > 96e6
-    assert cell["seconds"]["ragged"]["count"] == 2
+    assert cell["seconds"]["ragged"]["count"] == 2 and set(cell["seconds"]) == {"ragged", "sum", "dense"}
+    assert "no peers measured: set $KVJAX_PEERS" in result["peers"] and "no peers measured" in out
     code, _, err = cli("bench", "attention", "--shapes", "gpt-2")
     assert code == 2 and "smollm2 kept" in err
 
