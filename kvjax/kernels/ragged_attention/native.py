@@ -1,7 +1,7 @@
 """Ragged attention on a CPU in C++ (`kvjax/kernels/native`): every key and value is read from memory once.
 
-Regions are cut into pieces of 256 slots, shared out over XLA's threads one at a time, and put together in order: a region's result
-does not depend on the others, nor on the number of threads.
+Regions are cut into pieces of 256 slots, shared out over XLA's threads, and put together in order: a region's result does not
+depend on the others, nor on the number of threads.
 """
 
 from functools import partial
