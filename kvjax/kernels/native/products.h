@@ -8,8 +8,8 @@
 
 namespace kvjax {
 
-// Registers of a key that are multiplied in one go.
-constexpr int BESIDE = 8;
+// Registers of a key that are multiplied in one go, and query rows that are multiplied with them.
+constexpr int BESIDE = 8, TOGETHER = 4;
 
 // The products of V registers of a key, from channel c on, with R query rows: a vector to be summed of each row.
 template <int R, int V, class Q, class T>
@@ -57,16 +57,22 @@ inline void block(const Rows<Q>& q, const T* k, Slots slots, float* out, int64_t
   KVJAX_UNROLL for (int r = 0; r < R; ++r) store(out + r * stride, sums(found[r]) * q.scale);
 }
 
-// body(integral_constant<R>, first row): all rows, four at a time.
-template <class Body>
+// body(integral_constant<N>) for n = N, no more than MOST.
+template <int MOST, class Body>
+inline void exactly(int64_t n, const Body& body) {
+  if constexpr (MOST > 1)
+    if (n < MOST) return exactly<MOST - 1>(n, body);
+  body(std::integral_constant<int, MOST>());
+}
+
+// body(integral_constant<R>, first row): all rows, up to MOST at a time and as evenly as that goes, the first of them most: while
+// they are multiplied, memory is waited for.
+template <int MOST, class Body>
 inline void by_rows(int64_t rows, const Body& body) {
-  int64_t row = 0;
-  for (; row + 4 <= rows; row += 4) body(std::integral_constant<int, 4>(), row);
-  switch (rows - row) {
-    case 3: body(std::integral_constant<int, 3>(), row); break;
-    case 2: body(std::integral_constant<int, 2>(), row); break;
-    case 1: body(std::integral_constant<int, 1>(), row);
-  }
+  const int64_t turns = (rows + MOST - 1) / MOST;
+  const auto before = [&](int64_t turn) { return (rows * turn + turns - 1) / turns; };
+  for (int64_t turn = 0; turn < turns; ++turn)
+    exactly<MOST>(before(turn + 1) - before(turn), [&](auto many) { body(many, before(turn)); });
 }
 
 // `products` for keys of V registers. Listed keys are first copied: many readings then wait beside one another for memory.
@@ -77,7 +83,7 @@ void products_of(const Rows<Q>& q, const T* k, Slots slots, int64_t n, float* ou
   alignas(64) T room[COPIED ? WIDTH * D : 1];
   int64_t i = 0;
   const auto multiply = [&](const T* keys, auto few) {
-    by_rows(q.n, [&](auto many, int64_t row) {
+    by_rows<TOGETHER>(q.n, [&](auto many, int64_t row) {
       constexpr int R = decltype(many)::value;
       block<R, V>(q.from(row, R), keys, few, out + row * stride + i, stride);
     });
@@ -93,7 +99,7 @@ void products_of(const Rows<Q>& q, const T* k, Slots slots, int64_t n, float* ou
     }
   }
   for (; i < n; ++i)
-    by_rows(q.n, [&](auto many, int64_t row) {
+    by_rows<TOGETHER>(q.n, [&](auto many, int64_t row) {
       constexpr int R = decltype(many)::value;
       Vec found[R];
       product<R, V>(q.from(row, R), k + slots(i) * q.d, found);

@@ -46,24 +46,6 @@ void add(const W* weights, int64_t d, const T* v, Slots slots, int64_t first, in
     KVJAX_UNROLL for (int j = 0; j < VECTORS; ++j) store(out + r * d + j * WIDTH, added[r][j]);
 }
 
-// body(integral_constant<N>) for n = N, no more than MOST.
-template <int MOST, class Body>
-inline void exactly(int64_t n, const Body& body) {
-  if constexpr (MOST > 1)
-    if (n < MOST) return exactly<MOST - 1>(n, body);
-  body(std::integral_constant<int, MOST>());
-}
-
-// body(integral_constant<R>, first row): all rows, up to MOST at a time and as evenly as that goes.
-template <int MOST, class Body>
-inline void by_most(int64_t rows, const Body& body) {
-  const int64_t turns = (rows + MOST - 1) / MOST;
-  for (int64_t turn = 0; turn < turns; ++turn) {
-    const int64_t row = rows * turn / turns;
-    exactly<MOST>(rows * (turn + 1) / turns - row, [&](auto many) { body(many, row); });
-  }
-}
-
 // sum_i weights[row * PIECE + i] v_i of all rows -> out[row * d + channel], of weights in float32 or, with a 0 behind an odd
 // number of them, in bfloat16. Whole rows of values at a time as far as registers go; where that takes several turns, few slots,
 // whose values the first-level cache holds until all rows and channels have had them.
@@ -76,7 +58,7 @@ void weighted(const W* weights, int64_t rows, int64_t d, const T* v, Slots slots
   const auto turns = [&](auto vectors, int64_t begin, int64_t upto, int64_t first, int64_t end) {
     constexpr int V = decltype(vectors)::value;
     for (int64_t c = begin; c < upto; c += V * WIDTH)
-      by_most<rows_beside(V)>(rows, [&](auto many, int64_t r) {
+      by_rows<rows_beside(V)>(rows, [&](auto many, int64_t r) {
         // The first rows ask for what comes, where it is not what lies next in memory: the limit of the others is 0.
         const int64_t limit = r == 0 && (Slots::LISTED || V * WIDTH < d) ? n : 0;
         add<decltype(many)::value, V>(weights + r * PIECE, d, v + c, slots, first, end, limit, out + r * d + c);
