@@ -14,22 +14,17 @@ namespace kvjax {
 class Stock {
  public:
   void fill(uint64_t begin, uint64_t end) { ends_.store(begin << 32 | end); }
-  int64_t first() {
-    return take([](uint64_t begin, uint64_t) { return begin; }, uint64_t(1) << 32);
-  }
-  int64_t last() {
-    return take([](uint64_t, uint64_t end) { return end - 1; }, uint64_t(0) - 1);
-  }
+  int64_t first() { return take(true); }
+  int64_t last() { return take(false); }
 
  private:
-  // The item that is chosen, or -1; both ends then differ by `change`.
-  template <class Choose>
-  int64_t take(const Choose& choose, uint64_t change) {
+  // An item that nobody else gets, or -1.
+  int64_t take(bool first) {
     uint64_t ends = ends_.load();
     while (true) {
       const uint64_t begin = ends >> 32, end = ends & 0xffffffffu;
       if (begin >= end) return -1;
-      if (ends_.compare_exchange_weak(ends, ends + change)) return choose(begin, end);
+      if (ends_.compare_exchange_weak(ends, first ? ends + (uint64_t(1) << 32) : ends - 1)) return first ? begin : end - 1;
     }
   }
   std::atomic<uint64_t> ends_;

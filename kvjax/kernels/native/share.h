@@ -61,6 +61,7 @@ struct Share<BFloat16, BFloat16> {
         numbers[j + 1] = held(bits_of<__m512bh>(_mm512_unpackhi_epi16(a, b)));
       }
   }
+  // Two weights from memory by the product itself, as in `add_product`.
   static void add(Vec& sum, const BFloat16* weights, const __m512bh& numbers) {
     asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(numbers), "m"(*reinterpret_cast<const Two*>(weights)));
   }

@@ -42,21 +42,25 @@ def attention(q, k, v, offset, *, window: None):
 
 
 def in_two(q, k, v, offset, causal: Callable, over: Callable):
-    """Attention of rows that begin at `offset`, from `causal` attention among them and attention `over` so many first keys.
-
-    out = sum_p e^(lse_p - lse) out_p,  lse = log sum_p e^lse_p  over both parts p; nothing is before offset 0.
-    """
+    """Attention of rows that begin at `offset`, from `causal` attention among them and attention `over` so many first keys."""
     b, h, g, t, d = q.shape
     rows = q.reshape(b, h * g, t, d)
-    own = lambda x: lax.dynamic_slice_in_dim(x, offset, t, axis=2)  # noqa: E731
-    out, lse = causal(rows, own(k), own(v)) if k.shape[2] > t else causal(rows, k, v)
-    if k.shape[2] > t:
-        before, before_lse = over(rows, k, v, jnp.full(b, jnp.maximum(offset, 1), jnp.int32))
-        before_lse = jnp.where(offset > 0, before_lse, -jnp.inf)
-        both = jnp.logaddexp(lse, before_lse)
-        share = lambda part, of: jnp.exp(of - both)[..., None] * part.astype(jnp.float32)  # noqa: E731
-        out, lse = share(out, lse) + jnp.where(offset > 0, share(before, before_lse), 0), both
+    if k.shape[2] == t:
+        out, lse = causal(rows, k, v)
+    else:
+        own = [lax.dynamic_slice_in_dim(x, offset, t, axis=2) for x in (k, v)]
+        before = over(rows, k, v, jnp.full(b, jnp.maximum(offset, 1), jnp.int32))
+        out, lse = _joined(causal(rows, *own), before, offset > 0)
     return out.reshape(q.shape).astype(q.dtype), lse.reshape(q.shape[:-1])
+
+
+def _joined(own, before, there):
+    """out = sum_p e^(lse_p - lse) out_p,  lse = log sum_p e^lse_p  over the parts p; `there`: whether anything is before."""
+    (out, lse), (before, before_lse) = own, before
+    before_lse = jnp.where(there, before_lse, -jnp.inf)
+    both = jnp.logaddexp(lse, before_lse)
+    share = lambda part, of: jnp.exp(of - both)[..., None] * part.astype(jnp.float32)  # noqa: E731
+    return share(out, lse) + jnp.where(there, share(before, before_lse), 0), both
 
 
 def _causal(q: Float[Array, "b r t d"], k: Float[Array, "b h t d"], v: Float[Array, "b h t d"]):
