@@ -39,7 +39,7 @@ import kvjax
 import models
 from experiments.calibrate import hcattention, heterocache
 from experiments.tasks.text import Haystack
-from kvjax.calibrate import artefact
+from kvjax.artefacts import artefact
 from kvjax.calibrate.roles import NAMES
 
 lm = models.load("smollm2-135m")

@@ -132,7 +132,7 @@ class CompressedLM(TemplateLM):
         """(the cache of all but the context's last token, that token, slots to reserve); a single token stays in the cache."""
         kept, last = (context[:-1], context[-1:]) if len(context) > 1 else (context, [])
         # few sizes of pool, hence few programs, whatever the lengths of contexts and answers
-        reserve = size_class(self.policy.total(len(kept)) + len(last) + new, steps=4)
+        reserve = size_class(self.policy.mean_budget(len(kept)) + len(last) + new, steps=4)
         pre = kvjax.prefill(self.lm, kept, needs=self.policy)
         cache = kvjax.compress(pre, self.policy, reserve=reserve)
         self._account(cache, pre.lengths[0])

@@ -40,12 +40,12 @@ def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
 
 
 def _answer(lm: Any, task: Any, pre: Any, example: Example, *, group: list[Named], trace: bool) -> Iterator[tuple]:
-    caches, facts, seen, judged = [], [], [], None
+    caches, facts, seen, scored = [], [], [], None
     for cell in group:
         began = time.perf_counter()
-        if judged is None or not judged.serves(pre, cell.policy):  # cells of one scorer follow each other; the first pays for it
-            judged = kvjax.judge(pre, cell.policy)
-        cache = jax.block_until_ready(kvjax.compress(pre, cell.policy, judged=judged))
+        if scored is None or not scored.serves(pre, cell.policy):  # cells of one scorer follow each other; the first pays for it
+            scored = kvjax.score_prompt(pre, cell.policy)
+        cache = jax.block_until_ready(kvjax.compress(pre, cell.policy, scores=scored))
         facts.append({"seconds_compress": time.perf_counter() - began} | _bytes(lm, pre, cache))
         seen.append(traces.of_cache(cache, pre.lengths[0]) if trace else None)
         caches.append(cache)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import kvjax
-from kvjax.prefill import resolve_needs
+from kvjax.prefill.run import resolve_needs
 
 
 @dataclass(frozen=True)

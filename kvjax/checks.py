@@ -44,3 +44,10 @@ def check_new_tokens(max_new_tokens: int) -> int:
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer) or max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be an integer of at least 1; got {max_new_tokens!r}")
     return int(max_new_tokens)
+
+
+def check_headroom(headroom: Any) -> int:
+    """An integer of 0 or more."""
+    if isinstance(headroom, bool) or not isinstance(headroom, int | np.integer) or headroom < 0:
+        raise ValueError(f"headroom is a number of slots per KV head, an integer of 0 or more; got {headroom!r}")
+    return int(headroom)

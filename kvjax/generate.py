@@ -3,11 +3,11 @@
 from typing import Any
 
 from kvjax.checks import check_new_tokens
-from kvjax.compress import compress
-from kvjax.decode import Decoded, decode
+from kvjax.compress.run import compress
+from kvjax.decode.loop import Decoded, decode
+from kvjax.decode.sample import Greedy
 from kvjax.policy import Policy
-from kvjax.prefill import prefill
-from kvjax.sample import Greedy
+from kvjax.prefill.run import prefill
 
 
 def encode(lm, prompts: Any) -> list[list[int]]:

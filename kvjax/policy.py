@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import jax
+import numpy as np
 from flax import struct
 
 from kvjax import stage
@@ -10,7 +12,7 @@ from kvjax.budget import check_budget, slots_of
 from kvjax.encode import Plain
 from kvjax.evidence import Need, union
 from kvjax.merge import Drop
-from kvjax.retrieve import Everything
+from kvjax.retrieve import FullAttention
 from kvjax.schedule import AfterPrefill
 from kvjax.score import Recency
 from kvjax.select import TopK
@@ -45,13 +47,13 @@ class Policy:
         TypeError, ValueError: a budget or a stage of the wrong kind, when built from Python values.
     """
 
-    score: Any = Recency()
-    allocate: Any = Uniform()
-    select: Any = TopK()
-    merge: Any = Drop()
-    encode: Any = Plain()
-    retrieve: Any = Everything()
-    when: Any = AfterPrefill()
+    score: stage.Scorer = Recency()
+    allocate: stage.Allocator = Uniform()
+    select: stage.Selector = TopK()
+    merge: stage.Merger = Drop()
+    encode: stage.Encoder = Plain()
+    retrieve: stage.Retriever = FullAttention()
+    when: stage.Schedule = AfterPrefill()
     budget: Number = 1.0
 
     def __post_init__(self):
@@ -73,21 +75,43 @@ class Policy:
     def check(self, model: Any, length: int) -> None:
         """Raise ValueError if a stage fits neither the model nor a prompt of `length` tokens."""
         for slot in _SLOTS:
-            getattr(self, slot).check(model, length, self.total(length))
+            getattr(self, slot).check(model, length, self.mean_budget(length))
 
-    def total(self, length: int) -> int:
+    def mean_budget(self, length: int) -> int:
         """Mean slots per KV head for a prompt of `length` tokens, never more than it has."""
         return min(slots_of(self.budget, length), length)
 
-    def decoding(self) -> "Policy | None":
-        """What of the policy the decode program contains: nothing but its retriever if it never evicts while decoding.
+    @property
+    def decode_score(self) -> stage.Scorer:
+        """The scorer while decoding."""
+        return self.score if self.when.score is None else self.when.score
+
+    def decode_stages(self) -> "DecodeStages | None":
+        """What the decode program contains beside its retriever: nothing if nothing is evicted while decoding.
 
         What was allocated is in the cache by then, as integers.
         """
-        return self.replace(budget=1.0, allocate=Uniform()) if self.when.decoding else None
+        if not self.when.decoding:
+            return None
+        return DecodeStages(score=self.decode_score, select=self.select, merge=self.merge, when=self.when)
+
+
+@struct.dataclass
+class DecodeStages:
+    """The stages of a policy that evicts while decoding."""
+
+    score: stage.Scorer
+    select: stage.Selector
+    merge: stage.Merger
+    when: stage.Schedule
 
 
 def _misplaced(given: Any, kind: type) -> bool:
-    """Whether a field holds something a user put there by mistake; pytree transformations put opaque placeholders there."""
-    mistakes = (str, int, float, list, tuple, dict, type, type(None), *_SLOTS.values())
-    return isinstance(given, mistakes) and not isinstance(given, kind)
+    """Whether a field holds something a user put there by mistake.
+
+    Pytree transformations put opaque placeholders there, which are no stages either: only what a script could pass is refused.
+    """
+    if isinstance(given, kind):
+        return False
+    mistakes = (str, int, float, list, tuple, dict, type, type(None), np.ndarray, jax.Array, stage.Stage)
+    return isinstance(given, mistakes) or callable(given)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
-from kvjax.stage import Schedule
+from kvjax.stage import Schedule, Scorer
 from kvjax.types import Number
 
 
@@ -22,16 +22,18 @@ class Every(Schedule):
     Args:
         k: tokens between evictions (1: one in, one out). A block of known tokens fed at once counts with its length.
         after_prefill: whether the prompt itself is cut to the budget before decoding.
+        score: the scorer while decoding; None for the policy's own.
     """
 
     decoding: ClassVar[bool] = True
     k: Number = 1
     after_prefill: bool = struct.field(pytree_node=False, default=True)
+    score: Scorer | None = None
 
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
         return (held > budget) & (steps // self.k > (steps - new) // self.k)[:, None]
 
-    def room(self, new_tokens: int, block: int) -> int:
+    def headroom(self, new_tokens: int, block: int) -> int:
         return min(int(self.k) - 1 + block, new_tokens)
 
 
@@ -42,15 +44,17 @@ class WhenFull(Schedule):
     Args:
         slack: slots above the budget a head may fill before it is cut back.
         after_prefill: whether the prompt itself is cut to the budget before decoding.
+        score: the scorer while decoding; None for the policy's own.
     """
 
     decoding: ClassVar[bool] = True
     slack: Number = 64
     after_prefill: bool = struct.field(pytree_node=False, default=True)
+    score: Scorer | None = None
 
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
         del steps, new
         return held >= budget + jnp.maximum(self.slack, 1)
 
-    def room(self, new_tokens: int, block: int) -> int:
+    def headroom(self, new_tokens: int, block: int) -> int:
         return min(max(int(self.slack), 1) - 1 + block, new_tokens)

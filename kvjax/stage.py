@@ -1,11 +1,19 @@
-"""The stages of a policy: frozen pytrees with pure methods. Sizes are static, numbers and weights are leaves."""
+"""The stages of a policy: frozen pytrees with pure methods. Sizes are static, numbers and weights are leaves.
+
+A stage may keep numbers by slot: its *state*, a pytree of arrays [b, h, n, ...] with one life cycle. `init` gives it for slots that
+nothing is known of (zeros: a new token gets them), `observe` brings it up to date with what was just seen, and it moves with its
+slots wherever they go. A stage is handed a view whose `state` is its own.
+"""
 
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
+from kvjax.attend_context import AttendContext
+from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Evidence, Need
 from kvjax.kernels.softmax import softmax
 from kvjax.types import Keys, Layer, Mask, Queries, Scores
@@ -13,7 +21,7 @@ from kvjax.view import LayerView, Ranking
 
 
 class Stage:
-    """What the six stages of a policy share."""
+    """What the stages of a policy share."""
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -25,60 +33,70 @@ class Stage:
         del layer
         return self
 
-    def check(self, model: Any, length: int, total: int) -> None:
+    def check(self, model: Any, length: int, mean_budget: int) -> None:
         """Raise ValueError, before anything is traced, where the stage does not fit.
 
         Args:
             model: the decoder: its layers, heads, groups and head_dim.
-            length: tokens of a prompt.   total: mean slots per KV head asked for it.
+            length: tokens of a prompt.   mean_budget: mean slots per KV head asked for it.
         """
 
 
 class Scorer(Stage):
     """Evidence → how much each slot is worth keeping.
 
-    A scorer is a fold: `observe` updates its slot-aligned statistics with what was just seen (the whole prompt, or one decoded
-    token) and `score` reads them. A scorer without statistics overrides `score` alone.
+    A scorer is a fold: `observe` updates its state with what was just seen (the whole prompt, or one decoded token) and `score`
+    reads it. A scorer without state overrides `score` alone.
     """
 
-    #: Names of the slot-aligned statistics carried while decoding; they start at zero and move with their slot.
-    stats: ClassVar[tuple[str, ...]] = ()
+    def init(self, shape: tuple[int, int, int]) -> PyTree:
+        """The state of slots [b, h, n] nothing is known of: zeros, since a new token gets them; () for none."""
+        del shape
+        return ()
 
-    def observe(self, view: LayerView, seen: Evidence) -> dict[str, Any]:
-        """The statistics after the tokens in `seen`, each float32 [b, h, n]."""
-        del seen
-        return view.stats
+    def observe(self, view: LayerView, evidence: Evidence) -> PyTree:
+        """`view.state` after the tokens in `evidence`."""
+        del evidence
+        return view.state
 
-    def score(self, view: LayerView, seen: Evidence) -> Scores:
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
         """Higher is kept first; values at invalid slots do not matter."""
-        raise NotImplementedError(f"{type(self).__name__} must define score(view, seen)")
+        raise NotImplementedError(f"{type(self).__name__} must define score(view, evidence)")
 
 
 class Allocator(Stage):
     """Scores of all layers, and what else it measures of each, → slots for every head, summing exactly to the total."""
 
-    #: False where a published rule leaves part of the total unused.
+    #: False where a published rule leaves part of the total unused, or asks for more.
     exact: ClassVar[bool] = True
+    #: Whether a layer's budgets depend on that layer alone, so that it can be cut as soon as it has been read.
+    by_layer: ClassVar[bool] = False
 
-    def measure(self, view: LayerView, seen: Evidence) -> Any:
+    def measure(self, view: LayerView, evidence: Evidence) -> PyTree:
         """What it reads of one layer beside the scores: float32 arrays [b, ...]; `ranking.measured` stacks the layers."""
-        del view, seen
+        del view, evidence
         return ()
 
-    def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        """`total` is the mean number of slots per KV head of each row."""
-        raise NotImplementedError(f"{type(self).__name__} must define __call__(ranking, total)")
+    def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+        """Slots of every head; a budget above what a head holds leaves it free to grow while decoding.
+
+        `mean_budget` is the mean number of slots per KV head of each row.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define __call__(ranking, mean_budget)")
 
 
 class Selector(Stage):
     """Scores and budgets → which slots stay."""
+
+    #: False where fewer slots than the budget may stay.
+    exact: ClassVar[bool] = True
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         """Slots that stay whatever their score; they count inside the budget."""
         raise NotImplementedError(f"{type(self).__name__} must define protected(view, budget)")
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
-        """Mask of exactly min(budget, held) slots a head, at least one."""
+        """Mask of min(budget, held) slots a head, or of fewer where the selector is not exact; at least one."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(ranking, budget)")
 
 
@@ -87,15 +105,23 @@ class Merger(Stage):
 
     #: False where keys and values are left as they are, so that nothing has to be written back.
     rewrites: ClassVar[bool] = True
-    #: Numbers kept per layer and row from one eviction to the next, float32; NaN before the first.
-    memory: ClassVar[tuple[str, ...]] = ()
-    #: Slot-aligned statistics it keeps, float32, 0 for a new token; one called "bias" is added to its slot's attention scores.
-    stats: ClassVar[tuple[str, ...]] = ()
+    #: Whether merged slots carry a bias that is added to their attention scores, `view.bias`.
+    biased: ClassVar[bool] = False
+
+    def init(self, shape: tuple[int, int, int]) -> PyTree:
+        """The state of slots [b, h, n] nothing was merged into: zeros; () for none."""
+        del shape
+        return ()
+
+    def begin(self, rows: int) -> PyTree:
+        """Numbers kept of a layer's rows from one eviction to the next, float32 [rows] each, before the first; () for none."""
+        del rows
+        return ()
 
     def __call__(
-        self, view: LayerView, keep: Mask, scores: Float32[Array, "b h n"], memory: dict[str, Float32[Array, " b"]]
-    ) -> tuple[LayerView, dict[str, Float32[Array, " b"]]]:
-        """The view with merged k, v and statistics, and the new memory; slots outside `keep` are dropped afterwards.
+        self, view: LayerView, keep: Mask, scores: Float32[Array, "b h n"], memory: PyTree
+    ) -> tuple[LayerView, PyTree]:
+        """The view with merged k, v, state and bias, and the new memory (see `begin`); slots outside `keep` are dropped afterwards.
 
         A head that evicts nothing keeps all its valid slots.
         """
@@ -103,10 +129,10 @@ class Merger(Stage):
 
 
 class Encoder(Stage):
-    """How slots are stored: keys as rows of a pool, values in a store that has a home (`kvjax.encode.values`)."""
+    """How slots are stored: keys as rows of a pool, values in a store that has a placement (`kvjax.placement`)."""
 
-    #: Where values live.
-    values: Any = None
+    #: Where values live (`kvjax.placement`).
+    placement: Any = None
     #: False where keys are stored as they are, but for their dtype.
     rewrites: ClassVar[bool] = True
     #: Whether attention needs a static bound on the slots of a region.
@@ -128,31 +154,46 @@ class Encoder(Stage):
         """Stored rows [b, h, n, r] as keys in `dtype`."""
         raise NotImplementedError(f"{type(self).__name__} must define decode(rows, dtype)")
 
-    def scores(self, q: Queries, cache: Any, layer: Layer, *, positions, window: int | None, cap: int):
-        """q·k / sqrt(d) over every region padded to `cap` slots, float32 [b, h, g, t, cap]; -inf where a query sees no slot."""
-        raise NotImplementedError(f"{type(self).__name__} must define scores(q, cache, layer, ...)")
+    def scores(self, q: Queries, cache: Any, context: AttendContext) -> Float32[Array, "b h g t n"]:
+        """q·k / sqrt(d) over every region padded to `context.padded_slots`; -inf where a query sees no slot."""
+        raise NotImplementedError(f"{type(self).__name__} must define scores(q, cache, context)")
 
-    def attention(self, q: Queries, cache: Any, layer: int, *, positions, window: int | None, cap: int):
-        """(out [b, h, g, t, d], lse float32 [b, h, g, t]) over all slots held."""
-        raise NotImplementedError(f"{type(self).__name__} must define attention(q, cache, layer, ...)")
+    def attention(self, q: Queries, cache: Any, context: AttendContext) -> tuple[Queries, Float32[Array, "b h g t"]]:
+        """(out, lse) over all slots held."""
+        raise NotImplementedError(f"{type(self).__name__} must define attention(q, cache, context)")
 
-    def watched(
-        self, q: Queries, cache: Any, layer: int, *, heads: tuple[int, ...], upto: Int32[Array, "b p"], n: int, **how: Any
+    def attention_with_weights(
+        self, q: Queries, cache: Any, context: AttendContext, *, heads: tuple[int, ...], upto: Int32[Array, "b p"], n: int
     ) -> tuple[Array, Array, Float32[Array, "b p g n"]]:
         """`attention` of one query a row, and where it looks among the first `upto` of at most n slots of some KV heads.
 
-        softmax over those slots alone, whatever the layer's window; 0 behind them. `how`: positions, window and cap of `attention`.
+        softmax over those slots alone, whatever the layer's window; 0 behind them.
         """
-        z = self.scores(q, cache, layer, positions=how["positions"], window=None, cap=n)[:, np.array(heads)][..., 0, :]
-        return *self.attention(q, cache, layer, **how), softmax(jnp.where(jnp.arange(n) < upto[..., None, None], z, -jnp.inf))
+        z = self.scores(q, cache, context.replace(window=None, padded_slots=n))[:, np.array(heads)][..., 0, :]
+        out, lse = self.attention(q, cache, context)
+        return out, lse, softmax(jnp.where(jnp.arange(n) < upto[..., None, None], z, -jnp.inf))
+
+
+class RetrieverState:
+    """What a retriever keeps in `cache.retrieval`: base of its pytree class."""
+
+    @staticmethod
+    def stack(states: list) -> Any:
+        """One batch of several rows."""
+        return jax.tree.map(lambda *x: jnp.concatenate(x), *states)
+
+    def split(self) -> tuple[Any, Any]:
+        """The state without what decoding only reads, and that: it is shared, and no program is given it to overwrite."""
+        return self, ()
+
+    def joined(self, read: Any) -> Any:
+        """The state with what `split` took out."""
+        del read
+        return self
 
 
 class Retriever(Stage):
-    """Which of the slots held a query reads, and what is fetched from elsewhere while decoding.
-
-    Its state, `cache.retrieval`, is () or a pytree class with a static method `stack(states)` that makes one batch of several rows.
-    A state with parts that decoding only reads has `split() -> (rest, parts)` and `joined(parts)`: they are not copied then.
-    """
+    """Which of the slots held a query reads, and what is fetched from elsewhere while decoding."""
 
     #: Whether known tokens are fed one at a time, so that every token is seen by itself.
     stepwise: ClassVar[bool] = False
@@ -160,7 +201,7 @@ class Retriever(Stage):
     padded: ClassVar[bool] = False
 
     def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
-        """The state after `compress`, on the host side.
+        """The state after `compress`, on the host side: a `RetrieverState`, or ().
 
         Args:
             rows: the prefilled rows.   decided: for each row what was decided: scores, keep, count, budget, all [l, 1, h, ...].
@@ -173,12 +214,14 @@ class Retriever(Stage):
         """The cache before the first layer of a step."""
         return cache
 
-    def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
-        """(out [b h g t d], lse float32 [b h g t], cache) of the queries in `heads` over the layer's slots.
+    def attend(
+        self, inputs: AttentionInputs, cache: Any, context: AttendContext
+    ) -> tuple[Queries, Float32[Array, "b h g t"], Any]:
+        """(out, lse, cache) of the layer's queries over its slots.
 
         The cache is the one given, with what the retriever notes of this reading in its state.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define attend(heads, cache, layer, ...)")
+        raise NotImplementedError(f"{type(self).__name__} must define attend(inputs, cache, context)")
 
     def end(self, cache: Any, encode: Encoder, *, count: Int32[Array, " b"]) -> Any:
         """The cache after the last layer of a step that appended `count` tokens a row."""
@@ -187,18 +230,28 @@ class Retriever(Stage):
 
 
 class Schedule(Stage):
-    """When slots are evicted."""
+    """When slots are evicted.
 
-    #: Whether anything is evicted while decoding; if not, score, allocate, select and merge are not part of the decode program.
+    Attributes:
+        decoding: whether anything is evicted while decoding; if not, score, allocate, select and merge are not part of the decode
+            program.
+        after_prefill: whether the prompt is cut to its budget before the first token is decoded.
+        score: the scorer while decoding; None for the policy's own.
+    """
+
     decoding: ClassVar[bool] = False
-    #: Whether the prompt is cut to its budget before the first token is decoded.
     after_prefill: bool = True
+    score: Scorer | None = None
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset() if self.score is None else self.score.needs
 
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
         """Which heads are cut back to their budget after a step; `steps` counts a row's tokens since the prompt, `new` included."""
         raise NotImplementedError(f"{type(self).__name__} never evicts while decoding")
 
-    def room(self, new_tokens: int, block: int) -> int:
+    def headroom(self, new_tokens: int, block: int) -> int:
         """Slots a head needs above its budget to take `new_tokens` more tokens, `block` at a time."""
         del block
         return new_tokens

@@ -1,12 +1,10 @@
 """The dense view of a layer that policies see, the same after prefill and while decoding."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
-from kvjax.types import Keys, Mask, Positions, Values
+from kvjax.types import Keys, Mask, Positions, Scores, Values
 
 
 @struct.dataclass
@@ -21,7 +19,9 @@ class LayerView:
         pos: original positions.
         valid: which slots hold a token.
         length: int32 [b], tokens of text so far (the next token's position), never the number of slots.
-        stats: slot-aligned statistics the scorer and the merger keep, each float32 [b, h, n].
+        state: what the stage that is given the view keeps by slot, a pytree of arrays [b, h, n, ...]; () for none.
+        bias: what is added to each slot's attention scores; None where no stage keeps one.
+        ids: token ids by slot, after prefill; None where they are not known.
     """
 
     k: Keys | None
@@ -29,13 +29,18 @@ class LayerView:
     pos: Positions
     valid: Mask
     length: Int32[Array, " b"]
-    stats: dict[str, Any]
+    state: PyTree = ()
+    bias: Scores | None = None
+    ids: Int32[Array, "b n"] | None = None
 
     @classmethod
-    def of_prompt(cls, length: Int32[Array, " b"], shape: tuple[int, int, int], **rest: Any) -> "LayerView":
-        """A prompt's slots [b, h, n], each holding its own token up to `length`; `rest`: k, v and stats, if there are any."""
+    def of_prompt(
+        cls, length: Int32[Array, " b"], shape: tuple[int, int, int], *, k: Keys | None = None, v: Values | None = None,
+        state: PyTree = (), ids: Int32[Array, "b n"] | None = None,
+    ) -> "LayerView":  # fmt: skip
+        """A prompt's slots [b, h, n], each holding its own token up to `length`."""
         pos = jnp.broadcast_to(jnp.arange(shape[2], dtype=jnp.int32), shape)
-        return cls(**dict(k=None, v=None, stats={}) | rest, pos=pos, valid=pos < length[:, None, None], length=length)
+        return cls(k=k, v=v, pos=pos, valid=pos < length[:, None, None], length=length, state=state, ids=ids)
 
     def held(self) -> Int32[Array, "b h"]:
         """Slots in use, by head."""
@@ -58,4 +63,4 @@ class Ranking:
     protected: Bool[Array, "l b h n"]
     valid: Bool[Array, "l b h n"]
     pos: Int32[Array, "l b h n"]
-    measured: Any = ()
+    measured: PyTree = ()

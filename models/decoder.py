@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
-from kvjax.attend import Heads
+from kvjax.attention_inputs import AttentionInputs
 from models.config import DecoderConfig
 from models.layers import Block, RMSNorm, linear
 from models.rope import Rope
@@ -50,7 +50,7 @@ class Decoder:
         weights: PyTree,
         x: Float[Array, "b t e"],
         positions: Int32[Array, "b t"],
-        attend: Callable[[Heads], tuple[Array, Any]],
+        attend: Callable[[AttentionInputs], tuple[Array, Any]],
     ) -> tuple[Float[Array, "b t e"], Any]:
         """Return (x after the layer, aux of `attend`).
 
@@ -58,7 +58,7 @@ class Decoder:
             weights: params["layers"][l].
             x: the residual stream.
             positions: absolute position of each token; the rotary angles use these and nothing else.
-            attend: Heads -> (out [b h g t d], aux); masks (causal, padding, this layer's window) are its business.
+            attend: AttentionInputs -> (out [b h g t d], aux); masks (causal, padding, this layer's window) are its business.
         """
         return Block(self.config, x.dtype).apply({"params": weights}, x, positions, attend)
 
@@ -76,7 +76,7 @@ class Decoder:
         block = Block(c, dtype)
         params = {
             "embed": {"weight": jax.random.normal(embed, (c.vocab, c.width), dtype)},
-            "layers": [block.init(k, x, positions, lambda heads: (heads.q, None))["params"] for k in layers],
+            "layers": [block.init(k, x, positions, lambda inputs: (inputs.q, None))["params"] for k in layers],
             "norm": {"weight": jnp.ones((c.width,), dtype)},
         }
         if not c.tied:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int32
 
-from kvjax.attend import Heads
+from kvjax.attention_inputs import AttentionInputs
 from kvjax.kernels.linear import linear as multiply
 from models.config import DecoderConfig
 
@@ -74,16 +74,21 @@ class Attention(Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b t e"], positions: Int32[Array, "b t"], attend: Callable[[Heads], tuple[Array, Any]]
+        self,
+        x: Float[Array, "b t e"],
+        positions: Int32[Array, "b t"],
+        attend: Callable[[AttentionInputs], tuple[Array, Any]],
+        residual: Float[Array, "b t e"],
     ) -> tuple[Float[Array, "b t e"], Any]:
-        heads = self._heads(x, positions)
-        out, aux = attend(heads)
-        if out.shape != heads.q.shape:
-            raise ValueError(f"attend must return [b h g t d] = {heads.q.shape}, got {out.shape}")
+        output = Linear(x.shape[-1], self.config.out_bias, self.dtype, name="o")
+        inputs = self._inputs(x, positions, residual)
+        out, aux = attend(inputs)
+        if out.shape != inputs.q.shape:
+            raise ValueError(f"attend must return [b h g t d] = {inputs.q.shape}, got {out.shape}")
         out = jnp.transpose(out, (0, 3, 1, 2, 4)).reshape(*x.shape[:2], -1).astype(x.dtype)
-        return Linear(x.shape[-1], self.config.out_bias, self.dtype, name="o")(out), aux
+        return output(out), aux
 
-    def _heads(self, x: Float[Array, "b t e"], positions: Int32[Array, "b t"]) -> Heads:
+    def _inputs(self, x: Float[Array, "b t e"], positions: Int32[Array, "b t"], residual: Float[Array, "b t e"]) -> AttentionInputs:
         c, rope = self.config, self.config.rope
         q = self._project("q", x, c.heads * c.groups).reshape(*x.shape[:2], c.heads, c.groups, c.head_dim)
         k, v = self._project("k", x, c.heads), self._project("v", x, c.heads)
@@ -91,8 +96,23 @@ class Attention(Module):
             q, k = RMSNorm(c.eps, self.dtype, name="q_norm")(q), RMSNorm(c.eps, self.dtype, name="k_norm")(k)
         q, k, v = jnp.transpose(q, (0, 2, 3, 1, 4)), jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
         cos, sin = rope.cos_sin(positions)
-        rotated = rope.rotate(q, cos[:, None, None], sin[:, None, None])
-        return Heads(q=rotated, k=rope.rotate(k, cos[:, None], sin[:, None]), v=v, q_raw=q, x=x)
+        return AttentionInputs(
+            q=rope.rotate(q, cos[:, None, None], sin[:, None, None]),
+            k=rope.rotate(k, cos[:, None], sin[:, None]),
+            v=v,
+            q_raw=q,
+            k_raw=k,
+            x=x,
+            residual=residual,
+            w_o=self._output_by_head(),
+        )
+
+    def _output_by_head(self) -> Float[Array, "e h g d"] | None:
+        """The output projection's weight with its input axis cut into heads; None while parameters are being made."""
+        if not self.has_variable("params", "o"):
+            return None
+        weight, c = self.get_variable("params", "o")["weight"], self.config
+        return weight.reshape(weight.shape[0], c.heads, c.groups, c.head_dim)
 
     def _project(self, name: str, x: Float[Array, "b t e"], count: int) -> Float[Array, "b t count d"]:
         out = Linear(count * self.config.head_dim, self.config.qkv_bias, self.dtype, name=name)(x)
@@ -119,10 +139,10 @@ class Block(Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b t e"], positions: Int32[Array, "b t"], attend: Callable[[Heads], tuple[Array, Any]]
+        self, x: Float[Array, "b t e"], positions: Int32[Array, "b t"], attend: Callable[[AttentionInputs], tuple[Array, Any]]
     ) -> tuple[Float[Array, "b t e"], Any]:
         c = self.config
         normed = RMSNorm(c.eps, self.dtype, name="attention_norm")(x)
-        out, aux = Attention(c, self.dtype, name="attention")(normed, positions, attend)
+        out, aux = Attention(c, self.dtype, name="attention")(normed, positions, attend, x)
         x = x + out
         return x + MLP(c.hidden, self.dtype, name="mlp")(RMSNorm(c.eps, self.dtype, name="mlp_norm")(x)), aux

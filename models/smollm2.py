@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvjax.home import cache_folder
+from kvjax.user_folder import cache_folder
 
 NAME = "smollm2-135m"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"

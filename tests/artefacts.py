@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from kvjax.calibrate.artefact import Artefact
+from kvjax.artefacts.artefact import Artefact
 
 SHAPE = dict(layers=3, heads=2, groups=2, head_dim=16)
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 
-from kvjax.compress import compress
-from kvjax.room import make_room
-from kvjax.sample import Greedy
-from kvjax.step import Spec
+from kvjax.compress.run import compress
+from kvjax.decode.headroom import make_room
+from kvjax.decode.sample import Greedy
+from kvjax.decode.step import Spec
 
-decode = importlib.import_module("kvjax.decode")
+decode = importlib.import_module("kvjax.decode.loop")
 
 
 def operands(lm, pre, policy, slots: int):

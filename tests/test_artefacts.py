@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from kvjax.calibrate import artefact as module
-from kvjax.calibrate.artefact import Artefact, check, load, model_facts, resolve, save
+from kvjax.artefacts import artefact as module
+from kvjax.artefacts.artefact import Artefact, check, load, model_facts, resolve, save
 from tests.artefacts import TABLES, toy
 
 FACTS = {"name": "toy", "layers": 3, "heads": 2, "groups": 2, "head_dim": 16, "width": 32, "vocab": 128, "tokenizer": None}
@@ -126,6 +126,6 @@ def test_resolve(tmp_path, monkeypatch):
 
 
 def test_orbax_is_imported_only_when_tables_are_read():
-    asked = "import sys, kvjax, kvjax.calibrate.artefact; print('orbax.checkpoint' in sys.modules)"
+    asked = "import sys, kvjax, kvjax.artefacts.artefact; print('orbax.checkpoint' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -6,7 +6,7 @@ import pytest
 
 import kvjax
 import models
-from kvjax.blocks import Blocks, Exact
+from kvjax.prefill.attention import AnchoredAttention, CausalAttention, StarAttention
 from models import mistral
 from tests.conftest import ids_of, toy_config
 from tests.reference import hcattention as hc
@@ -31,11 +31,11 @@ def slow_prefill(lm, ids, mask):
 
 
 CASES = [
-    (90, Blocks(30)),
-    (90, Blocks(32, anchor=5)),
-    (90, Blocks(32, anchor=0)),
-    (90, Blocks(32, anchor=8, tail=20)),
-    (70, Blocks(20, tail=1)),
+    (90, StarAttention(30)),
+    (90, StarAttention(32, anchor=5)),
+    (90, StarAttention(32, anchor=0)),
+    (90, StarAttention(32, anchor=8, tail=20)),
+    (70, StarAttention(20, tail=1)),
 ]
 
 
@@ -58,7 +58,10 @@ def test_blocks_see_what_the_mask_allows(lm, n, blocks):
     assert body > blocks.size and not np.any(row.all_logits[n:])
 
 
-@pytest.mark.parametrize("blocks", [Blocks(90), Blocks(4096), Blocks(16, tail=74), Blocks(89, anchor=1, tail=1)])
+STARS = StarAttention(90), StarAttention(4096), StarAttention(16, tail=74), StarAttention(89, anchor=1, tail=1)
+
+
+@pytest.mark.parametrize("blocks", STARS)
 def test_a_prompt_of_one_block_is_exact_prefill(lm, prompt, pre, blocks):
     (row,), (want,) = kvjax.prefill(lm, prompt, attention=blocks).rows, pre.rows
     np.testing.assert_array_equal(row.logits, want.logits)
@@ -67,7 +70,7 @@ def test_a_prompt_of_one_block_is_exact_prefill(lm, prompt, pre, blocks):
 
 def test_an_anchor_that_reaches_all_earlier_blocks_is_exact_attention(lm, prompt, pre):
     """Two blocks, the first of them the anchor: nothing is left out."""
-    (row,), (want,) = kvjax.prefill(lm, prompt, attention=Blocks(50)).rows, pre.rows
+    (row,), (want,) = kvjax.prefill(lm, prompt, attention=StarAttention(50)).rows, pre.rows
     np.testing.assert_allclose(row.logits, want.logits, atol=1e-5)
     np.testing.assert_allclose(row.k[2][0, :, :90], want.k[2][0, :, :90], atol=1e-5)
     sums, wanted = (x.evidence[2].column_sums() for x in (row, want))
@@ -76,26 +79,28 @@ def test_an_anchor_that_reaches_all_earlier_blocks_is_exact_attention(lm, prompt
 
 def test_policies_run_on_it(lm, prompt):
     policy = kvjax.methods.snapkv(budget=20, window=8)
-    cache = kvjax.compress(kvjax.prefill(lm, [prompt, prompt[:40]], attention=Blocks(32, 4), needs=policy), policy)
+    cache = kvjax.compress(kvjax.prefill(lm, [prompt, prompt[:40]], attention=StarAttention(32, 4), needs=policy), policy)
     assert cache.lengths.max() == 20 and kvjax.decode(lm, cache, policy, max_new_tokens=3, stop=()).tokens.shape == (2, 3)
 
 
 def test_the_work_is_linear():
     """Runs of a long prompt: blocks behind one anchor, then the tail; the exact plan covers the prompt too."""
-    n, runs = Blocks(1000, anchor=10, tail=30).plan(10_000, None)
+    n, runs = StarAttention(1000, anchor=10, tail=30).plan(10_000, None)
     assert n >= 10_000 and [run.offset for run in runs] == [*range(0, 9970, 1000), 9970]
-    assert [run.anchor for run in runs] == [None, *[10] * 9, None] and runs[-1].end == 10_000 and runs[0].end == 9970
+    attentions = [run.attention for run in runs]
+    assert attentions == [CausalAttention(), *[AnchoredAttention(10)] * 9, CausalAttention()]
+    assert runs[-1].end == 10_000 and runs[0].end == 9970
     assert all(run.offset + run.width <= n for run in runs)
-    n, runs = Exact().plan(16_400, None)
+    n, runs = CausalAttention().plan(16_400, None)
     assert runs[-1].offset < 16_400 <= runs[-1].offset + runs[-1].width <= n
 
 
 def test_refusals_name_the_way_out(lm, prompt):
     for bad in (dict(size=0), dict(size=4, anchor=5), dict(size=4, anchor=-1), dict(size=4, tail=-1)):
-        with pytest.raises(ValueError, match="Blocks wants"):
-            Blocks(**bad)
+        with pytest.raises(ValueError, match="StarAttention wants"):
+            StarAttention(**bad)
     with pytest.raises(ValueError, match="leave chunk=64 out"):
-        kvjax.prefill(lm, prompt, attention=Blocks(16), chunk=64)
+        kvjax.prefill(lm, prompt, attention=StarAttention(16), chunk=64)
     windowed = toy_config(model_type="mistral", sliding_window=8)
     with pytest.raises(ValueError, match="sliding window"):
-        kvjax.prefill(models.random(mistral.config(windowed), seed=0), prompt, attention=Blocks(16))
+        kvjax.prefill(models.random(mistral.config(windowed), seed=0), prompt, attention=StarAttention(16))

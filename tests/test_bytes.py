@@ -7,9 +7,9 @@ import pytest
 
 import kvjax
 from kvjax import evidence as ev
-from kvjax.calibrate.artefact import resolve
-from kvjax.encode import Codes, OnHost
-from kvjax.prefill import Prefilled, PrefilledRow
+from kvjax.artefacts.artefact import resolve
+from kvjax.encode import OnHost, ProductQuantized
+from kvjax.prefill.run import Prefilled, PrefilledRow
 from models import llama
 from models.decoder import Decoder
 from tests.conftest import toy_config
@@ -29,11 +29,11 @@ def pre(request):
     decoder, length = Decoder(llama.config(CONFIG)), jnp.asarray([N], jnp.int32)
     data = {"window_queries": normal(1, H, G, 64, D), "column_sums": jnp.asarray(draw.random((1, H, G, N), np.float32))}
     needs = frozenset({ev.WindowQueries(64), ev.ColumnSums()})
-    seen = ev.Evidence(data=data, length=length, needs=needs, rope=decoder.rope)
+    seen = ev.Evidence(data=data, length=length, rope=decoder.rope)
     k, v = (tuple(normal(1, H, N, D) for _ in range(L)) for _ in range(2))
     ids, logits = jnp.zeros(N, jnp.int32), jnp.zeros(decoder.vocab)
     row = PrefilledRow(ids=ids, length=length, k=k, v=v, evidence=(seen,) * L, logits=logits)
-    return Prefilled(rows=(row,), decoder=decoder)
+    return Prefilled(rows=(row,), needs=ev.ordered(needs), decoder=decoder)
 
 
 def itemsize(pre) -> int:
@@ -83,7 +83,7 @@ def test_heterocache_allocates_its_formula_on_device_and_host(pre):
 def test_codes_of_sixteen_bit_keys_take_what_the_paper_says(pre, groups, most):
     """g = 32 and 64 groups of one-byte codes: 4 and 8 bits a channel of 64, what the paper's two bytes are for 128 channels."""
     book = np.zeros((L, H, groups, 2, D // groups), np.float16)
-    cache = kvjax.compress(pre, kvjax.methods.full().replace(encode=Codes(book, "zeros", values=OnHost())))
+    cache = kvjax.compress(pre, kvjax.methods.full().replace(encode=ProductQuantized(book, "zeros", placement=OnHost())))
     full = kvjax.compress(pre, kvjax.methods.full())
     assert cache.nbytes <= most * full.nbytes
     assert cache.nbytes <= 1.05 * (L * H * N * groups + L * H * N * 2)

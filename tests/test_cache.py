@@ -36,7 +36,7 @@ def test_head_budgets_free_real_bytes(lm):
 
 def test_room_is_counted_apart(pre):
     tight = kvjax.compress(pre, policy_of("snapkv"))
-    roomy = kvjax.compress(pre, policy_of("snapkv"), room=64)
+    roomy = kvjax.compress(pre, policy_of("snapkv"), headroom=64)
     assert tight.room_nbytes <= 7 * 6 * tight.slot_nbytes
     assert roomy.room_nbytes >= 64 * 6 * roomy.slot_nbytes and (roomy.lengths == tight.lengths).all()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import kvjax
 from kvjax.allocate import Adaptive, ArgMax, LayerWeights, RoundRobin, Uniform
 from kvjax.allocate.layer_weights import layer_budgets
-from kvjax.calibrate.artefact import Artefact
+from kvjax.artefacts.artefact import Artefact
 from kvjax.calibrate.retrieval_heads import top_heads
 from kvjax.methods.compresskv import compresskv
 from kvjax.retrieve import MaskHeads, ZeroOutput, ZeroQuery

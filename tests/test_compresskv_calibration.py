@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 import kvjax
 from kvjax.calibrate import layer_error
 from kvjax.calibrate import retrieval_heads as rh
-from kvjax.calibrate.compresskv import Run, layer_errors, semantic_heads
-from kvjax.calibrate.watched import rows_of, watch
+from kvjax.calibrate.attention_rows import rows_of, watch
+from kvjax.calibrate.compresskv import NeedleRun, layer_errors, semantic_heads
 from tests.conftest import ids_of
 from tests.eager import attention, dense, run_dense
 from tests.reference import compresskv as ref
@@ -111,12 +111,12 @@ def test_semantic_heads_are_the_mean_over_successful_runs(lm):
     copied = [*PROMPT[:20], *generated[:4], *PROMPT[24:]]  # a span that holds what this model is apt to say
     done, absent = [], min(set(range(128)) - set(PROMPT))
     tables = semantic_heads(
-        lm, [Run(PROMPT, answer), Run(copied, generated[:4]), (PROMPT, [absent], ())], steps=6, success=always,
+        lm, [NeedleRun(PROMPT, answer), NeedleRun(copied, generated[:4]), (PROMPT, [absent], ())], steps=6, success=always,
         progress=lambda *at: done.append(at),
     )  # fmt: skip
     assert done == [(1, 3), (2, 3), (3, 3)]
     one = rh.semantic_score(rows[..., 20:24], generated, answer)
-    two = semantic_heads(lm, [Run(copied, generated[:4])], steps=6, success=always)["srh_score"]
+    two = semantic_heads(lm, [NeedleRun(copied, generated[:4])], steps=6, success=always)["srh_score"]
     assert_allclose(tables["srh_score"], (one + two) / 2, atol=1e-6)
     assert tables["srh"].tolist() == rh.rank_heads(tables["srh_score"]).tolist()
     assert tables["srh"].dtype == np.int32 and tables["classical_score"].shape == (3, 4)
@@ -124,7 +124,8 @@ def test_semantic_heads_are_the_mean_over_successful_runs(lm):
 
 def test_no_successful_run_is_no_calibration(lm):
     with pytest.raises(ValueError, match="none of 2 runs succeeded"):
-        semantic_heads(lm, [Run(PROMPT, PROMPT[40:43]), Run(PROMPT, PROMPT[10:14])], steps=2, success=lambda *words: False)
+        runs = [NeedleRun(PROMPT, PROMPT[40:43]), NeedleRun(PROMPT, PROMPT[10:14])]
+        semantic_heads(lm, runs, steps=2, success=lambda *words: False)
 
 
 @pytest.mark.slow

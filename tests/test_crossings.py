@@ -6,9 +6,9 @@ import pytest
 
 import kvjax
 from kvjax.encode import Cast, Plain
-from kvjax.encode.values import OnHost
 from kvjax.merge import ProportionalNearest, WeightedNearest
-from kvjax.retrieve import CumulativeMass, PivotRefresh, TopPages
+from kvjax.placement import OnHost
+from kvjax.retrieve import PivotRefresh, TopP, TopPages
 from tests.conftest import ids_of, policy_of
 
 compresskv, d2o, heterocache, hcattention = (
@@ -25,7 +25,7 @@ CROSSINGS = {
     "d2o layers, compresskv selects": compresskv.replace(allocate=d2o.allocate),
     "compresskv over codes": compresskv.replace(encode=hcattention.encode),
     "compresskv over codes, read by mass": compresskv.replace(encode=hcattention.encode, retrieve=hcattention.retrieve),
-    "d2o with values on the host": d2o.replace(encode=Plain(values=OnHost())),
+    "d2o with values on the host": d2o.replace(encode=Plain(placement=OnHost())),
     "d2o over codes": d2o.replace(encode=hcattention.encode),
     "d2o on compresskv's heads": d2o.replace(score=compresskv.score),
     "compresskv layers under h2o": h2o.replace(allocate=compresskv.allocate),
@@ -35,8 +35,8 @@ CROSSINGS = {
     "adaptive heads inside d2o's layers": adakv.replace(allocate=kvjax.allocate.Adaptive(layers=d2o.allocate)),
     "adaptive heads inside compresskv's layers": adakv.replace(allocate=kvjax.allocate.Adaptive(layers=compresskv.allocate)),
     "heterocache stored in half": heterocache.replace(encode=Cast("bfloat16")),
-    "snapkv read by mass": snapkv.replace(retrieve=CumulativeMass(tau=0.9)),
-    "compresskv read by pages": compresskv.replace(retrieve=TopPages(tokens=24, size=8, dense=1)),
+    "snapkv read by mass": snapkv.replace(retrieve=TopP(tau=0.9)),
+    "compresskv read by pages": compresskv.replace(retrieve=TopPages(token_budget=24, page_size=8, skip_layers=1)),
 }
 
 
@@ -56,7 +56,8 @@ def test_crossing(lm, two, name):
     assert jnp.isfinite(out.logits).all()
     grows = 0 if policy.when.decoding else 8
     np.testing.assert_array_equal(out.cache.lengths, cache.lengths + grows)
-    assert (out.cache.host_nbytes > 0) == (policy.encode.values.home == "host" or isinstance(policy.retrieve, PivotRefresh))
+    hosted = not policy.encode.placement.on_device or isinstance(policy.retrieve, PivotRefresh)
+    assert (out.cache.host_nbytes > 0) == hosted
 
 
 #: One for each kind of state a row has of its own; the others run with the slow tests.

@@ -21,7 +21,19 @@ from kvjax.allocate import (
     WholeLayers,
 )
 from kvjax.allocate.variance import column_variance
-from kvjax.merge import EMA, Average, Both, Drop, Fixed, Keys, NoThreshold, ScatterMean, SoftmaxWeights, Values, WeightedNearest
+from kvjax.merge import (
+    EMA,
+    Average,
+    Drop,
+    Fixed,
+    KeyLikeness,
+    NoThreshold,
+    OwnLikeness,
+    ScatterMean,
+    SoftmaxWeights,
+    ValueLikeness,
+    WeightedNearest,
+)
 from kvjax.merge.match import match
 from kvjax.methods.d2o import d2o
 from kvjax.score import AccumulatedAttention
@@ -131,7 +143,7 @@ def test_prompt_and_64_steps_follow_the_transcription(seed, budget, policy, how)
 
 
 def compare(cache, slow):
-    np.testing.assert_allclose(cache.memory["tau"][:, 0], [layer.tau for layer in slow.layers], atol=1e-5)
+    np.testing.assert_allclose(cache.memory[0][:, 0], [layer.tau for layer in slow.layers], atol=1e-5)
     for layer, held in enumerate(slow.layers):
         for h, head in enumerate(held.heads):
             pos, k, v = region(cache, layer, h)
@@ -150,11 +162,11 @@ def random_view(n, seed=0, b=2, h=3, d=8, dtype=jnp.float32):
     pos = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), (b, h, n))
     valid = jnp.asarray(rng.random((b, h, n)) < 0.95)
     keep = valid & jnp.asarray(rng.random((b, h, n)) < 0.3)
-    return LayerView(k=k, v=v, pos=pos, valid=valid, length=jnp.full(b, n, jnp.int32), stats={}), keep
+    return LayerView(k=k, v=v, pos=pos, valid=valid, length=jnp.full(b, n, jnp.int32)), keep
 
 
 def unset(merger, b=2):
-    return {name: jnp.full(b, jnp.nan, jnp.float32) for name in merger.memory}
+    return merger.begin(b)
 
 
 def merged(merger, view, keep, memory=None):
@@ -181,15 +193,15 @@ def slow_merge(view, keep, row, *, compared, weights, threshold, tau=None, beta=
 
 @pytest.mark.parametrize("n", [5, 40, 700])
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("feature", [Keys(), Values(), Both()])
+@pytest.mark.parametrize("feature", [KeyLikeness(), ValueLikeness(), OwnLikeness()])
 def test_merging_follows_the_transcription(n, weights, feature):
     """700 slots take the wide blocks and the narrow ones."""
     view, keep = random_view(n, seed=n)
     got, memory = merged(WeightedNearest(weights=weights, feature=feature), view, keep)
     for row in range(2):
-        for name, (compared, blended) in feature.moves.items():
+        for i, (compared, blended) in enumerate(feature.features):
             tau, stay, want = slow_merge(view, keep, row, compared=compared, weights=WEIGHTS[weights], threshold=reference.ema)
-            np.testing.assert_allclose(memory[name][row], tau, atol=1e-6)
+            np.testing.assert_allclose(memory[i][row], tau, atol=1e-6)
             for array in blended:
                 for h, at in enumerate(stay):
                     np.testing.assert_allclose(getattr(got, array)[row, h, at], want[array][h], atol=1e-5)
@@ -214,13 +226,13 @@ def test_equal_likeness_goes_to_the_lower_slot(n):
 @pytest.mark.parametrize("threshold, tau", [(NoThreshold(), -np.inf), (Fixed(0.8), 0.8), (EMA(0.6), None)])
 def test_thresholds(threshold, tau):
     view, keep = random_view(60)
-    before = {"tau": jnp.asarray([jnp.nan, 0.9], jnp.float32)}
+    before = (jnp.asarray([jnp.nan, 0.9], jnp.float32),)
     got, memory = merged(WeightedNearest(threshold=threshold), view, keep, before)
     for row, old in enumerate([None, 0.9]):
         at = reference.ema if tau is None else lambda best, old, beta: tau
         how = dict(compared="k", weights=reference.softmax_weights, threshold=at, tau=old, beta=0.6)
         want_tau, stay, want = slow_merge(view, keep, row, **how)
-        np.testing.assert_allclose(memory["tau"][row], want_tau, atol=1e-6)
+        np.testing.assert_allclose(memory[0][row], want_tau, atol=1e-6)
         np.testing.assert_allclose(got.k[row, 1, stay[1]], want["k"][1], atol=1e-5)
 
 
@@ -238,10 +250,10 @@ def test_a_row_that_evicts_nothing_keeps_its_threshold():
     view, keep = random_view(60)
     keep = keep.at[1].set(view.valid[1])
     for old in (0.4, np.nan):
-        got, memory = merged(WeightedNearest(), view, keep, {"tau": jnp.asarray([old, old], jnp.float32)})
-        np.testing.assert_array_equal(memory["tau"][1], np.float32(old))
+        got, memory = merged(WeightedNearest(), view, keep, (jnp.asarray([old, old], jnp.float32),))
+        np.testing.assert_array_equal(memory[0][1], np.float32(old))
         np.testing.assert_array_equal(got.k[1], view.k[1])
-        assert memory["tau"][0] != old and jnp.isfinite(memory["tau"][0])
+        assert memory[0][0] != old and jnp.isfinite(memory[0][0])
 
 
 def test_spared_positions_are_not_merged_into():
@@ -254,18 +266,18 @@ def test_spared_positions_are_not_merged_into():
     assert not spared[..., :4].any() and spared[..., 4:].any()
     got, memory = merged(WeightedNearest(spared=60), view, keep)
     np.testing.assert_array_equal(got.k, view.k)
-    assert np.isnan(memory["tau"]).all()
+    assert np.isnan(memory[0]).all()
 
 
 def test_a_zero_key_is_dropped_and_an_equal_key_changes_nothing():
     k = jnp.asarray([[[[1.0, 2.0], [0.0, 0.0], [1.0, 2.0], [3.0, -1.0]]]])
     slots = jnp.arange(4, dtype=jnp.int32)[None, None]
     view = LayerView(
-        k=k, v=k, pos=slots, valid=jnp.ones((1, 1, 4), bool), length=jnp.full(1, 4, jnp.int32), stats={}
+        k=k, v=k, pos=slots, valid=jnp.ones((1, 1, 4), bool), length=jnp.full(1, 4, jnp.int32)
     )  # fmt: skip
     keep = jnp.asarray([[[True, False, False, True]]])
     got, memory = merged(WeightedNearest(), view, keep, unset(WeightedNearest(), 1))
-    np.testing.assert_allclose(memory["tau"], [0.5], atol=1e-6)
+    np.testing.assert_allclose(memory[0], [0.5], atol=1e-6)
     np.testing.assert_allclose(got.k[0, 0, [0, 3]], k[0, 0, [0, 3]], atol=1e-6)
 
 
@@ -326,7 +338,7 @@ def test_selection_follows_the_transcription(budget, ratio, sinks, seed):
     wide = lambda x, dtype: jnp.asarray(x, dtype)[None, None, None]  # noqa: E731
     pos, slots = wide(np.arange(n), jnp.int32), jnp.full((1, 1, 1), budget, jnp.int32)
     select = HeavyRecent(sinks=sinks, heavy_share=share)
-    view = LayerView(k=None, v=None, pos=pos[0], valid=pos[0] >= 0, length=jnp.full(1, n, jnp.int32), stats={})
+    view = LayerView(k=None, v=None, pos=pos[0], valid=pos[0] >= 0, length=jnp.full(1, n, jnp.int32))
     ranking = Ranking(scores=wide(s, jnp.float32), protected=select.protected(view, slots[0])[None], valid=pos >= 0, pos=pos)
     keep = np.flatnonzero(run_stage(select, ranking, slots)[0, 0, 0])
     np.testing.assert_array_equal(keep, reference.kept(s, *reference.split(budget, share), sinks))
@@ -376,7 +388,7 @@ def test_a_budget_of_the_whole_prompt_is_exact(lm, pre, budget):
     once = d2o(budget).replace(when=kvjax.AfterPrefill())
     got, want = decoded(lm, pre, once, 4), decoded(lm, pre, kvjax.methods.full(), 4)
     np.testing.assert_array_equal(got.logits, want.logits)
-    assert np.isnan(kvjax.compress(pre, d2o(budget)).memory["tau"]).all()
+    assert np.isnan(kvjax.compress(pre, d2o(budget)).memory[0]).all()
 
 
 D2O = d2o(0.3)
@@ -391,8 +403,8 @@ SWITCHES = {
     "no threshold": D2O.replace(merge=WeightedNearest(threshold=NoThreshold())),
     "average": D2O.replace(merge=WeightedNearest(weights=Average())),
     "scatter mean": D2O.replace(merge=WeightedNearest(weights=ScatterMean())),
-    "values": D2O.replace(merge=WeightedNearest(feature=Values())),
-    "both": D2O.replace(merge=WeightedNearest(feature=Both())),
+    "values": D2O.replace(merge=WeightedNearest(feature=ValueLikeness())),
+    "both": D2O.replace(merge=WeightedNearest(feature=OwnLikeness())),
     "1:3": d2o(0.3, ratio=(1, 3)),
     "sinks": d2o(0.3, sinks=12),
 }

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import kvjax
-from kvjax.sample import Sample
+from kvjax.decode.sample import Sample
 from tests.conftest import ids_of, policy_of
 
 
@@ -106,7 +106,7 @@ def test_scorers_train_through_the_code_that_serves_them(pre):
     pos = jnp.broadcast_to(n, row.k[0].shape[:3])
     from kvjax.view import LayerView
 
-    view = LayerView(k=row.k[0], v=row.v[0], pos=pos, valid=pos < 90, length=row.length, stats={})
+    view = LayerView(k=row.k[0], v=row.v[0], pos=pos, valid=pos < 90, length=row.length)
 
     def loss(scorer):
         u = scorer.score(view, row.evidence[0])

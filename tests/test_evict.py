@@ -9,7 +9,7 @@ import pytest
 from flax import struct
 
 import kvjax
-from kvjax.evict import group
+from kvjax.decode.evict import group
 from kvjax.evidence import ColumnSums
 from kvjax.score import AccumulatedAttention, AllMean, NoPool, Recency, WindowAttention
 from kvjax.select import TopK
@@ -135,7 +135,7 @@ def test_statistics_move_with_their_slots(lm, first_layer):
     for t in range(PROMPT + STEPS):
         total[: t + 1] += row(t, np.arange(t + 1))
     start = int(cache.start[0, 0, 1])
-    np.testing.assert_allclose(cache.stats["mass"][start : start + PROMPT + STEPS], total, rtol=1e-4)
+    np.testing.assert_allclose(cache.state.score[start : start + PROMPT + STEPS], total, rtol=1e-4)
 
 
 def test_every_k_counts_blocks_of_known_tokens(lm, first_layer):
@@ -185,7 +185,7 @@ def test_each_layer_sums_attention_within_its_own_window(lm, step):
     cache = kvjax.compress(kvjax.prefill(lm.replace(decoder=mixed), ids[:PROMPT], needs=policy), policy)
     for block in [[x] for x in ids[PROMPT:]] if step == "one by one" else [ids[PROMPT:]]:
         cache = kvjax.extend(lm.replace(decoder=mixed), cache, block, policy).cache
-    mass, start, length = (np.asarray(x) for x in (cache.stats["mass"], cache.start, cache.length))
+    mass, start, length = (np.asarray(x) for x in (cache.state.score, cache.start, cache.length))
     held = [mass[s : s + n].sum() for s, n in zip(start.ravel(), length.ravel(), strict=True)]
     assert (length == len(ids)).all()
     np.testing.assert_allclose(held, len(ids), rtol=1e-5)

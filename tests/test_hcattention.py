@@ -7,9 +7,9 @@ import pytest
 
 import kvjax
 from kvjax.calibrate.codebooks import collect_keys, fit_codebooks
-from kvjax.encode import ByCallback, Codes, OnDevice, OnHost, Plain
-from kvjax.kernels.select_mass import fewest
-from kvjax.retrieve import CumulativeMass, GroupMean, GroupUnion, QueryHead, Renormalised
+from kvjax.encode import ByCallback, OnDevice, OnHost, Plain, ProductQuantized
+from kvjax.kernels.select_top_p import top_p_mask
+from kvjax.retrieve import Renormalized, SetOfGroupMean, SetPerQueryHead, TopP, UnionOfGroup
 from tests.conftest import ids_of, policy_of
 from tests.reference import hcattention as hc
 from tests.reference.softmax import softmax
@@ -26,8 +26,8 @@ def codebook(lm):
     return fit_codebooks(keys, groups=8, centroids=32)["codebook"]
 
 
-def policy(codebook, values=OnDevice(), tau=0.9, **how):
-    return kvjax.Policy(encode=Codes(codebook, origin="toy", values=values), retrieve=CumulativeMass(tau=tau, **how))
+def policy(codebook, placement=OnDevice(), tau=0.9, **how):
+    return kvjax.Policy(encode=ProductQuantized(codebook, origin="toy", placement=placement), retrieve=TopP(tau=tau, **how))
 
 
 class SlowRun:
@@ -79,7 +79,7 @@ def mean_sets(a, tau):
 def region(cache, layer, row, h):
     """Positions, codes and values of one head, in slot order."""
     at = np.arange(int(cache.length[layer, row, h])) + int(cache.start[layer, row, h])
-    values = cache.values.take(cache.v, jnp.asarray(at, jnp.int32))
+    values = cache.placement.take(cache.v, jnp.asarray(at, jnp.int32))
     return np.asarray(cache.pos)[at], np.asarray(cache.k)[at], np.asarray(values)
 
 
@@ -91,7 +91,7 @@ def margin(a, tau):
 
 
 #: Prompts on which no decision is closer than float32 can tell; tau, sets, and their transcription.
-RUNS = [(1, 0.9, QueryHead(), own_sets), (1, 0.5, GroupUnion(), union_sets), (7, 0.7, GroupMean(), mean_sets)]
+RUNS = [(1, 0.9, SetPerQueryHead(), own_sets), (1, 0.5, UnionOfGroup(), union_sets), (7, 0.7, SetOfGroupMean(), mean_sets)]
 
 
 @pytest.mark.parametrize("seed, tau, heads, read", RUNS)
@@ -164,7 +164,7 @@ def test_exact_keys_read_by_mass_differ_by_the_mass_left_out(lm, pre):
     want = kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=4, stop=(), return_logits=True)
     errors, shares = [], []
     for tau in (0.3, 0.9, 0.999):
-        how = full.replace(retrieve=CumulativeMass(tau=tau))
+        how = full.replace(retrieve=TopP(tau=tau))
         got = kvjax.decode(lm, kvjax.compress(pre, how), how, max_new_tokens=4, stop=(), return_logits=True)
         errors.append(float(jnp.abs(got.logits[0, 1] - want.logits[0, 1]).max()))
         shares.append(float(got.cache.retrieval.share.mean()))
@@ -172,12 +172,12 @@ def test_exact_keys_read_by_mass_differ_by_the_mass_left_out(lm, pre):
     assert shares == sorted(shares) and shares[0] < 0.5 < shares[2]
 
 
-@pytest.mark.parametrize("values", [OnDevice(), OnHost()])
+@pytest.mark.parametrize("placement", [OnDevice(), OnHost()])
 @pytest.mark.parametrize("name", ["snapkv", pytest.param("d2o", marks=pytest.mark.slow)])
-def test_eviction_over_codes(lm, prompt, codebook, name, values):
+def test_eviction_over_codes(lm, prompt, codebook, name, placement):
     """The slots kept are those of the method; d2o goes on evicting and merging while decoding."""
     method = policy_of(name)
-    coded = method.replace(encode=Codes(codebook, origin="toy", values=values))
+    coded = method.replace(encode=ProductQuantized(codebook, origin="toy", placement=placement))
     pre = kvjax.prefill(lm, prompt)
     plain, cache = kvjax.compress(pre, method), kvjax.compress(pre, coded)
     for layer in range(3):
@@ -200,7 +200,7 @@ def test_eviction_over_codes(lm, prompt, codebook, name, values):
 def test_fewest_is_the_sorted_rule(n, tau):
     rng = np.random.default_rng(n)
     a = softmax(rng.normal(size=(20, n)) * rng.uniform(0.1, 6, (20, 1))).astype(np.float32)
-    for row, mask in zip(a.astype(np.float64), jax.jit(fewest)(a, tau), strict=True):
+    for row, mask in zip(a.astype(np.float64), jax.jit(top_p_mask)(a, tau), strict=True):
         order, k = np.argsort(-row, kind="stable"), int(mask.sum())
         mass, goal, unsure = np.cumsum(row[order]), tau - hc.SLOP, 5e-7  # float32 sums of a few hundred entries
         assert sorted(order[:k].tolist()) == np.flatnonzero(mask).tolist()
@@ -209,15 +209,15 @@ def test_fewest_is_the_sorted_rule(n, tau):
 
 def test_fewest_takes_ties_from_the_front():
     a = jnp.asarray([[0.25, 0.25, 0.25, 0.25], [0.1, 0.4, 0.1, 0.4], [0.0, 1.0, 0.0, 0.0]], jnp.float32)
-    assert fewest(a, 0.5).tolist()[0] == [True, True, False, False]
-    assert fewest(a, 0.85).tolist()[1] == [True, True, False, True]
-    assert fewest(a, 1.0).tolist()[2] == [False, True, False, False]
-    assert fewest(0.5 * a, 0.9).tolist()[0] == [True] * 4
+    assert top_p_mask(a, 0.5).tolist()[0] == [True, True, False, False]
+    assert top_p_mask(a, 0.85).tolist()[1] == [True, True, False, True]
+    assert top_p_mask(a, 1.0).tolist()[2] == [False, True, False, False]
+    assert top_p_mask(0.5 * a, 0.9).tolist()[0] == [True] * 4
 
 
 def test_renormalised_weights_sum_to_one():
     a = jnp.asarray([[[[[0.6, 0.3, 0.0]]], [[[0.0, 0.0, 0.0]]]]])
-    np.testing.assert_allclose(Renormalised()(a)[0, :, 0, 0], [[2 / 3, 1 / 3, 0], [0, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(Renormalized()(a)[0, :, 0, 0], [[2 / 3, 1 / 3, 0], [0, 0, 0]], rtol=1e-6)
 
 
 # ---- Codes
@@ -227,7 +227,7 @@ def test_renormalised_weights_sum_to_one():
 def test_codes_go_there_and_back(shared):
     rng = np.random.default_rng(0)
     book = rng.normal(size=(2, 3, 1 if shared else 4, 300, 4)).astype(np.float16)
-    encode, k = Codes(book).at(1), rng.normal(size=(2, 3, 600, 16)).astype(np.float32)
+    encode, k = ProductQuantized(book).at(1), rng.normal(size=(2, 3, 600, 16)).astype(np.float32)
     rows = encode.encode(jnp.asarray(k))
     assert rows.dtype == jnp.uint16 and encode.keys(64, 16, jnp.float32).shape == (64, 4)
     back = encode.decode(rows, jnp.bfloat16)
@@ -240,7 +240,7 @@ def test_codes_go_there_and_back(shared):
 def test_equal_centroids_give_the_lower_code():
     book = np.zeros((1, 1, 1, 5, 2), np.float16)
     book[..., 3:, :] = 1
-    rows = Codes(book).at(0).encode(jnp.asarray([[[[0.9, 1.0, -1.0, 0.1]]]]))
+    rows = ProductQuantized(book).at(0).encode(jnp.asarray([[[[0.9, 1.0, -1.0, 0.1]]]]))
     assert rows.dtype == jnp.uint8 and rows[0, 0, 0].tolist() == [3, 0]
 
 
@@ -262,10 +262,10 @@ def test_codebooks_that_do_not_fit_are_refused(pre, shape, message):
 @pytest.mark.parametrize("tau", [0, -0.1, 1.5])
 def test_a_share_of_the_mass_is_in_0_to_1(tau):
     with pytest.raises(ValueError, match="tau"):
-        CumulativeMass(tau=tau)
+        TopP(tau=tau)
 
 
 def test_the_method_is_its_stages(codebook):
     found = policy_of("hcattention")
-    assert isinstance(found.encode, Codes) and found.encode.values == OnHost() and found.retrieve == CumulativeMass(0.9)
+    assert isinstance(found.encode, ProductQuantized) and found.encode.placement == OnHost() and found.retrieve == TopP(0.9)
     assert found == policy_of("hcattention") and found != found.replace(encode=Plain())

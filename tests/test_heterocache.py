@@ -7,7 +7,7 @@ import pytest
 import kvjax
 from kvjax.encode import ByCallback, Cast, OnDevice, OnHost, Plain
 from kvjax.methods.heterocache import heterocache
-from kvjax.retrieve import Everything
+from kvjax.retrieve import FullAttention
 from kvjax.retrieve.clusters import Clusters
 from kvjax.retrieve.drift import PivotRefresh, Sliding, Tumbling
 from tests.artefacts import toy
@@ -41,7 +41,7 @@ def test_lengths_are_those_of_the_transcription(pre):
 
 def test_theta_zero_is_without_retrieval_to_the_bit(lm, pre):
     policy = policy_with(theta=0.0)
-    got, want = decoded(lm, pre, policy), decoded(lm, pre, policy.replace(retrieve=Everything()))
+    got, want = decoded(lm, pre, policy), decoded(lm, pre, policy.replace(retrieve=FullAttention()))
     np.testing.assert_array_equal(got.logits, want.logits)
     assert int(got.cache.retrieval.refreshes.sum()) == 0 and int(got.cache.retrieval.fetched.sum()) == 0
     assert int(got.cache.retrieval.windows[0]) == 4 and jnp.isfinite(got.cache.retrieval.trace[:, :, :4]).all()
@@ -96,7 +96,7 @@ def test_decoding_is_the_transcription(lm, pre, theta, w):
 
 def test_what_a_window_asks_for_is_read_two_steps_later(lm, pre):
     policy, tokens = policy_with(theta=1.5), ids_of(9, 4)
-    still = policy.replace(retrieve=Everything())
+    still = policy.replace(retrieve=FullAttention())
     cache, other, moved, differs = kvjax.compress(pre, policy), kvjax.compress(pre, still), [], []
     before = [list(cache.kept(layer)[0][h]) for layer, h in SATELLITES]
     for t, token in enumerate(tokens):
@@ -165,7 +165,7 @@ def test_numbers_never_recompile(lm):
     assert seen == []
 
 
-@pytest.mark.parametrize("encode", [Plain(values=OnHost()), Cast("bfloat16")], ids=repr)
+@pytest.mark.parametrize("encode", [Plain(placement=OnHost()), Cast("bfloat16")], ids=repr)
 def test_encoders(lm, pre, encode):
     policy = policy_with(theta=1.5).replace(encode=encode)
     got, want = decoded(lm, pre, policy, 12), decoded(lm, pre, policy_with(theta=1.5), 12)
@@ -189,7 +189,7 @@ def test_homes_of_the_copies(lm, pre, host):
     want = decoded(lm, pre, policy_with(theta=1.5), 12)
     policy = policy_with(theta=1.5, host=host)
     if isinstance(host, ByCallback):
-        policy = policy.replace(encode=Plain(values=ByCallback()))
+        policy = policy.replace(encode=Plain(placement=ByCallback()))
     cache = kvjax.compress(pre, policy)
     got = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=(), return_logits=True)
     np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
@@ -209,7 +209,7 @@ def test_the_satellites_prompts_are_shared_by_caches_and_never_copied(lm, pre):
 
 def test_two_kinds_of_host_memory_are_refused(pre):
     with pytest.raises(ValueError, match="the same home"):
-        kvjax.compress(pre, policy_with().replace(encode=Plain(values=ByCallback())))
+        kvjax.compress(pre, policy_with().replace(encode=Plain(placement=ByCallback())))
 
 
 def test_bytes(lm, pre):
@@ -220,7 +220,7 @@ def test_bytes(lm, pre):
     slots = 2 * state.reference.shape[-1]  # of the pivots
     flags = slots * (5 + 1 + 4)  # what w queries chose, the reference and the row that set it
     assert state.chosen.nbytes == 5 * slots and state.reference.nbytes == slots and state.latest.nbytes == 4 * slots
-    without = kvjax.compress(pre, policy_with().replace(retrieve=Everything()))
+    without = kvjax.compress(pre, policy_with().replace(retrieve=FullAttention()))
     small = 4 * (2 * 2 + 2 + 1 + 1 + 2 + 1 + 1 + 2 * 32) + 2
     assert cache.nbytes == without.nbytes + flags + small and without.host_nbytes == 0
 
@@ -248,7 +248,7 @@ def test_no_base_length_no_monitoring(lm):
 def test_a_model_without_clusters_is_left_alone(lm, pre):
     retrieve = PivotRefresh(Clusters.of(np.full((3, 2), 1), np.full((3, 2), -1)))
     policy = kvjax.Policy(retrieve=retrieve, budget=40)
-    got, want = decoded(lm, pre, policy, 7), decoded(lm, pre, policy.replace(retrieve=Everything()), 7)
+    got, want = decoded(lm, pre, policy, 7), decoded(lm, pre, policy.replace(retrieve=FullAttention()), 7)
     np.testing.assert_array_equal(got.logits, want.logits)
     assert got.cache.retrieval == () and got.cache.host_nbytes == 0
 
@@ -265,7 +265,7 @@ def test_what_does_not_fit_is_refused(lm, pre):
     evicting = policy_with().replace(when=kvjax.Every(4))
     with pytest.raises(ValueError, match="AfterPrefill"):
         decoded(lm, pre, evicting, 4)
-    other = kvjax.compress(pre, policy_with().replace(retrieve=Everything()))
+    other = kvjax.compress(pre, policy_with().replace(retrieve=FullAttention()))
     with pytest.raises(ValueError, match="compress it with this policy"):
         kvjax.decode(lm, other, policy_with(), max_new_tokens=4)
 

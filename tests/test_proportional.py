@@ -1,6 +1,5 @@
 """Merged slots that count as many: a bias in the cache, added wherever a cache is attended over."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,8 +8,8 @@ import kvjax
 from kvjax import methods
 from kvjax.encode import Cast, OnHost, Plain
 from kvjax.kernels.ragged_attention import ragged_attention
-from kvjax.merge import Average, Both, NoThreshold, ProportionalNearest
-from kvjax.retrieve import CumulativeMass, TopPages
+from kvjax.merge import Average, NoThreshold, OwnLikeness, ProportionalNearest
+from kvjax.retrieve import TopP, TopPages
 from kvjax.view import LayerView
 from tests.conftest import ids_of, policy_of
 
@@ -29,21 +28,23 @@ def test_attention_to_tokens_that_are_alike_is_attention_to_what_is_left_of_them
     kind = np.concatenate([np.arange(6), rng.integers(0, 6, 50)])
     of_kind = jnp.asarray(rng.normal(size=(2, 1, 1, 6, 16)), jnp.float32)
     k, v = of_kind[:, :, :, kind]
-    view = LayerView.of_prompt(jnp.array([56]), (1, 1, 56), k=k, v=v, stats={"bias": jnp.zeros((1, 1, 56))})
-    memory = {"tau": jnp.full(1, jnp.nan)}
-    left, _ = EVERYTHING(view, view.pos < 6, jnp.zeros((1, 1, 56)), memory)
-    np.testing.assert_allclose(left.stats["bias"][0, 0, :6], np.log(np.bincount(kind)), rtol=1e-6)
+    view = LayerView.of_prompt(jnp.array([56]), (1, 1, 56), k=k, v=v).replace(bias=jnp.zeros((1, 1, 56)))
+    left, _ = EVERYTHING(view, view.pos < 6, jnp.zeros((1, 1, 56)), EVERYTHING.begin(1))
+    np.testing.assert_allclose(left.bias[0, 0, :6], np.log(np.bincount(kind)), rtol=1e-6)
     pool = lambda x: jnp.pad(x[0, 0], ((0, 256), *((0, 0),) * (x.ndim - 3)))  # noqa: E731
     q, start, now = jnp.asarray(rng.normal(size=(1, 1, 3, 1, 16)), jnp.float32), jnp.zeros((1, 1), jnp.int32), jnp.array([[99]])
     attend = lambda view, n, **how: ragged_attention(  # noqa: E731
         q, pool(view.k), pool(view.v), pool(view.pos), start, jnp.full((1, 1), n), now, **how
     )
-    for got, want in zip(attend(left, 6, bias=pool(left.stats["bias"])), attend(view, 56), strict=True):
+    for got, want in zip(attend(left, 6, bias=pool(left.bias)), attend(view, 56), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("encode", [Plain(), pytest.param(Plain(values=OnHost()), marks=pytest.mark.slow)], ids=repr)
-@pytest.mark.parametrize("merge", [EVERYTHING, pytest.param(EVERYTHING.replace(feature=Both()), marks=pytest.mark.slow)], ids=repr)
+OWN = pytest.param(EVERYTHING.replace(feature=OwnLikeness()), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("encode", [Plain(), pytest.param(Plain(placement=OnHost()), marks=pytest.mark.slow)], ids=repr)
+@pytest.mark.parametrize("merge", [EVERYTHING, OWN], ids=repr)
 def test_no_token_is_lost_count_of(lm, two, merge, encode):
     """All tokens so far, shared out among the slots of every region: at the prompt, and at each of eleven evictions."""
     policy = d2o.replace(merge=merge, encode=encode)
@@ -68,16 +69,16 @@ def hidden_like(cache, fewer):
         for row, h in np.ndindex(start.shape[1:]):
             region = slice(start[layer, row, h], start[layer, row, h] + length[layer, row, h])
             bias[region][~np.isin(pos[region], kept[row][h])] = -np.inf
-    return cache.replace(stats={"bias": jnp.asarray(bias)})
+    return cache.replace(state=cache.state.replace(bias=jnp.asarray(bias)))
 
 
 HIDING = {
     "as they are": dict(),
     "in bfloat16": dict(encode=Cast("bfloat16")),
-    "values on the host": dict(encode=Plain(values=OnHost())),
+    "values on the host": dict(encode=Plain(placement=OnHost())),
     "codes": dict(encode=hcattention.encode),
-    "codes, read by mass": dict(encode=hcattention.encode, retrieve=CumulativeMass(tau=1.0)),
-    "pages": dict(retrieve=TopPages(tokens=1.0, size=8, dense=1)),
+    "codes, read by mass": dict(encode=hcattention.encode, retrieve=TopP(tau=1.0)),
+    "pages": dict(retrieve=TopPages(token_budget=1.0, page_size=8, skip_layers=1)),
 }
 
 
@@ -113,6 +114,6 @@ def test_fetched_tokens_count_as_one(lm, two):
 def test_slots_that_count_as_one_keep_no_statistic(two):
     plain = kvjax.compress(two, d2o)
     many = kvjax.compress(two, d2o.replace(merge=ProportionalNearest()))
-    assert plain.bias is None and set(plain.stats) == {"mass"} and many.slot_nbytes == plain.slot_nbytes + 4
+    assert plain.bias is None and plain.state.score.shape == (plain.slots,) and many.slot_nbytes == plain.slot_nbytes + 4
     np.testing.assert_array_equal(plain.k, many.k)  # what is merged is the same
-    assert jax.tree.leaves(many.stats["bias"])[0].dtype == jnp.float32
+    assert many.bias.dtype == jnp.float32

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import kvjax
-from kvjax.attend import Heads
+from kvjax.attend_context import AttendContext
+from kvjax.attention_inputs import AttentionInputs
 from kvjax.encode import Cast, OnHost, Plain
 from kvjax.retrieve import OwnPages, SharedPages, TopPages
 from kvjax.retrieve.page_bounds import page_bounds, upper_bounds
@@ -17,7 +18,7 @@ SIZE = 8
 
 
 def policy(tokens=40, **how):
-    return kvjax.methods.quest(tokens=tokens, size=SIZE, **how)
+    return kvjax.methods.quest(token_budget=tokens, page_size=SIZE, **how)
 
 
 #: E22: the bound is of the box around a page's keys, loose where its corners are no keys.
@@ -61,14 +62,15 @@ def test_lists_are_the_best_real_pages():
 
 @pytest.mark.parametrize("heads", [OwnPages(), SharedPages()])
 def test_a_step_reads_what_the_transcription_reads(lm, pre, prompt, heads):
-    chosen = policy(dense=0, heads=heads)
+    chosen = policy(skip_layers=0, heads=heads)
     cache = kvjax.decode(lm, kvjax.compress(pre, chosen), chosen, max_new_tokens=5, stop=()).cache
     rng, n, layer = np.random.default_rng(3), len(prompt), 1
     q = 3 * rng.normal(size=(1, 2, 2, 1, 16)).astype(np.float32)
     seen = dict(k=jnp.zeros((1, 2, 1, 16)), v=jnp.zeros((1, 2, 1, 16)), q_raw=jnp.zeros(q.shape), x=jnp.zeros((1, 1, 64)))
+    seen |= dict(k_raw=seen["k"], residual=seen["x"], w_o=None)
     position = jnp.asarray([[n + 5]], jnp.int32)
-    how = dict(positions=position, window=None, encode=Plain(), cap=0)
-    out, lse, _ = chosen.retrieve.attend(Heads(q=jnp.asarray(q), **seen), cache, layer, **how)
+    context = AttendContext(layer=layer, positions=position, window=None, padded_slots=0, encode=Plain())
+    out, lse, _ = chosen.retrieve.attend(AttentionInputs(q=jnp.asarray(q), **seen), cache, context)
     k, v = np.asarray(cache.k, np.float64), np.asarray(cache.v, np.float64)
     for h in range(2):
         first, held = int(cache.start[layer, 0, h]), int(cache.length[layer, 0, h])
@@ -119,7 +121,8 @@ def test_rows_are_what_they_are_alone(lm):
 @pytest.mark.parametrize("inner", ["snapkv", "adakv", "d2o"])
 def test_pages_of_what_was_kept(lm, pre, inner):
     """Bounds are of the keys in the pool: of what a method kept, and of what it merged."""
-    chosen = policy_of(inner, 64).replace(retrieve=TopPages(tokens=24, size=SIZE, dense=1), when=kvjax.schedule.AfterPrefill())
+    chosen = policy_of(inner, 64).replace(when=kvjax.AfterPrefill())
+    chosen = chosen.replace(retrieve=TopPages(token_budget=24, page_size=SIZE, skip_layers=1))
     cache = kvjax.compress(pre, chosen)
     state, start = cache.retrieval, np.asarray(cache.start)
     np.testing.assert_array_equal(state.full, cache.lengths // SIZE)
@@ -132,26 +135,29 @@ def test_pages_of_what_was_kept(lm, pre, inner):
 def test_tokens_are_data(lm, pre):
     how = dict(max_new_tokens=4, stop=())
     for tokens, programs in ((30, 1), (80, 0), (0.4, 1), (0.9, 0)):
-        chosen = kvjax.methods.quest(tokens=tokens, size=24)
+        chosen = kvjax.methods.quest(token_budget=tokens, page_size=24)
         with compilations() as seen:
             kvjax.decode(lm, kvjax.compress(pre, chosen), chosen, **how)
         assert seen.count("jit(_loop)") == programs
 
 
+WRONG = ({"token_budget": 0}, "at least 1"), ({"token_budget": 1.5}, "share"), ({"page_size": 12}, "multiple of 8")
+
+
 def test_refusals(lm, pre):
-    for wrong, why in (({"tokens": 0}, "at least 1"), ({"tokens": 1.5}, "share"), ({"size": 12}, "multiple of 8")):
+    for wrong, why in WRONG:
         with pytest.raises(ValueError, match=why):
             kvjax.methods.quest(**wrong)
-    for encode in (Plain(values=OnHost()), policy_of("hcattention").encode):
+    for encode in (Plain(placement=OnHost()), policy_of("hcattention").encode):
         with pytest.raises(ValueError, match="on the device"):
             kvjax.compress(pre, policy().replace(encode=encode))
-    evicting = policy_of("h2o").replace(retrieve=TopPages(size=SIZE))
+    evicting = policy_of("h2o").replace(retrieve=TopPages(page_size=SIZE))
     with pytest.raises(ValueError, match="keep their place"):
         kvjax.decode(lm, kvjax.compress(pre, evicting), evicting, max_new_tokens=2)
     full = kvjax.compress(pre, kvjax.methods.full())
     with pytest.raises(ValueError, match="compress it with this policy"):
         kvjax.decode(lm, full, policy(), max_new_tokens=2)
-    for other in (policy(dense=0), kvjax.methods.quest(size=2 * SIZE)):
+    for other in (policy(skip_layers=0), kvjax.methods.quest(page_size=2 * SIZE)):
         with pytest.raises(ValueError, match="pages of 8 slots in its last 1 layers"):
             kvjax.decode(lm, kvjax.compress(pre, policy()), other, max_new_tokens=2)
     half = policy().replace(encode=Cast("bfloat16"))

@@ -79,7 +79,7 @@ def test_a_step_fed_again_is_the_same_program(lm, prompt, name):
 def test_known_tokens_are_padded_to_few_widths_and_by_little_in_all(rows):
     from importlib import import_module
 
-    extend = import_module("kvjax.extend")
+    extend = import_module("kvjax.decode.extend")
     tokens = np.arange(2, 513)
     widths = np.asarray([extend._width(int(t), rows, 512) for t in tokens])
     assert (widths >= tokens).all() and (widths <= 512).all() and extend._width(1, rows, 512) == 1

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvjax
-from kvjax.allocate.roles import Exact, Floor, RoleBudgets, base_length, role_budgets
+from kvjax.allocate.roles import ExactTotal, Floor, RoleBudgets, base_length, role_budgets
 from kvjax.calibrate import roles
 from kvjax.score import AvgPool, NoPool
 from kvjax.score.last_query import LastQuery
@@ -92,10 +92,10 @@ def budgets(ratio, total, n, rounding):
 
 def test_hc5_and_hc6_budgets():
     assert budgets(FIVE, 50, 100, Floor()) == [100] * 3 + [9, 19, 39, 15, 15]
-    assert budgets(FIVE, 50, 100, Exact()) == [100] * 3 + [10, 19, 39, 16, 16]
+    assert budgets(FIVE, 50, 100, ExactTotal()) == [100] * 3 + [10, 19, 39, 16, 16]
     clipped = np.array([-1, -1, -1, 0.10823, 0.216459, 4.328976, 0.173167, 0.173167], np.float32).reshape(2, 4)
     assert budgets(clipped, 75, 100, Floor()) == [100] * 3 + [6, 12, 100, 10, 10]
-    assert budgets(clipped, 75, 100, Exact()) == [100] * 3 + [32, 64, 100, 52, 52]
+    assert budgets(clipped, 75, 100, ExactTotal()) == [100] * 3 + [32, 64, 100, 52, 52]
 
 
 def test_no_allocation_is_the_base_for_all():
@@ -111,7 +111,7 @@ def test_budgets_stay_inside(seed, n, share):
     left = total * 12 - full * n
     if full == 12 or left < 12 - full:
         return
-    for rounding, exact in ((Floor(), False), (Exact(), True)):
+    for rounding, exact in ((Floor(), False), (ExactTotal(), True)):
         got = np.array(budgets(ratio, total, n, rounding))
         assert (got >= 1).all() and (got <= n).all() and (got[ratio.reshape(-1) < 0] == n).all()
         spent, base = got.sum() - full * n, left // (12 - full)

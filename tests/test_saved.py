@@ -2,17 +2,17 @@
 
 import json
 import resource
-from dataclasses import dataclass
 
 import jax
 import numpy as np
 import pytest
+from flax import struct
 from safetensors.numpy import load_file, save_file
 
 import kvjax
 import models
 from kvjax import evidence as ev
-from kvjax.saved import load_prefilled, save_prefilled
+from kvjax.prefill.saved import load_prefilled, save_prefilled
 from models import llama
 from tests.conftest import ids_of, policy_of, toy_config
 
@@ -129,12 +129,12 @@ def test_headers_that_lie_are_refused(lm, file):
 
 
 def test_a_need_of_the_users_own_cannot_be_saved(lm, tmp_path):
-    @dataclass(frozen=True)
+    @struct.dataclass
     class Mine(ev.WindowQueries):
         pass
 
     pre = kvjax.prefill(lm, ids_of(20), needs=frozenset({Mine(8)}))
-    with pytest.raises(ValueError, match="Mine.size=8. cannot be saved: only WindowQueries, .*HiddenStates can"):
+    with pytest.raises(ValueError, match="Mine.size=8. cannot be saved: only WindowQueries, .*RawKeys can"):
         save_prefilled(pre, tmp_path / "p", lm)
     assert not list(tmp_path.iterdir())
 

@@ -32,11 +32,11 @@ def view(arrays):
     pos = jnp.broadcast_to(jnp.arange(N, dtype=jnp.int32), (B, H, N))
     valid = pos < length[:, None, None]
     poison = lambda x: jnp.where(valid[..., None], x, 1e4)  # noqa: E731
-    return LayerView(k=poison(arrays["k"]), v=poison(arrays["v"]), pos=pos, valid=valid, length=length, stats={})
+    return LayerView(k=poison(arrays["k"]), v=poison(arrays["v"]), pos=pos, valid=valid, length=length)
 
 
 def seen_of(needs, **data):
-    return ev.Evidence(data=data, length=jnp.asarray(LENGTHS, jnp.int32), needs=frozenset(needs), rope=None)
+    return ev.Evidence(data=data, length=jnp.asarray(LENGTHS, jnp.int32), rope=None)
 
 
 def window_of(arrays, w):
@@ -90,14 +90,14 @@ def test_key_difference(arrays, view):
 def test_accumulated_attention(arrays, view, scorer, ref):
     rows = [attention.attention_rows(arrays["q"][b, :, :, :n], arrays["k"][b, :, :n]) for b, n in enumerate(LENGTHS)]
     mass = np.stack([np.pad(accumulated.column_sums(r), ((0, 0), (0, N - r.shape[-1]))) for r in rows]).astype(np.float32)
-    start = view.replace(stats={"mass": jnp.zeros((B, H, N))})
-    done = start.replace(stats=scorer.observe(start, seen_of({ev.ColumnSums()}, column_sums=jnp.asarray(mass)[:, :, None])))
+    start = view.replace(state=scorer.init((B, H, N)))
+    done = start.replace(state=scorer.observe(start, seen_of({ev.ColumnSums()}, column_sums=jnp.asarray(mass)[:, :, None])))
     got = scorer.score(done, seen_of(set()))
     for b, r in enumerate(rows):
         np.testing.assert_allclose(got[b, :, : r.shape[-1]], ref(r), rtol=1e-5, atol=1e-6)
 
 
-class Heads:
+class Queries:
     """What a block shows the query moments."""
 
     def __init__(self, q):
@@ -108,7 +108,7 @@ class Block:
     """Two rows of queries from position `offset` on."""
 
     def __init__(self, q, offset, count):
-        self.heads, self.offset, self.count = Heads(q), jnp.asarray(offset, jnp.int32), jnp.asarray(count, jnp.int32)
+        self.inputs, self.offset, self.count = Queries(q), jnp.asarray(offset, jnp.int32), jnp.asarray(count, jnp.int32)
 
     def column_sums(self):
         raise AssertionError("moments do not read column sums")

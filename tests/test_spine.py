@@ -60,7 +60,7 @@ def test_protected_tokens_survive(pre, name):
     cache = kvjax.compress(pre, policy)
     for layer in range(3):
         for kept in cache.kept(layer)[0]:
-            view = LayerView(k=None, v=None, pos=POS, valid=POS >= 0, length=jnp.array([90]), stats={})
+            view = LayerView(k=None, v=None, pos=POS, valid=POS >= 0, length=jnp.array([90]))
             stays = policy.select.protected(view, jnp.full((1, 1), len(kept), jnp.int32))
             assert set(np.flatnonzero(stays)) <= set(kept)
 
@@ -68,7 +68,7 @@ def test_protected_tokens_survive(pre, name):
 @every_method
 @pytest.mark.parametrize("budget", [90, 1000, 1.0])
 def test_budget_at_length_is_the_full_cache_to_the_bit(lm, pre, name, budget):
-    policy = policy_of(name, budget).replace(encode=kvjax.encode.Plain(), retrieve=kvjax.retrieve.Everything())
+    policy = policy_of(name, budget).replace(encode=kvjax.encode.Plain(), retrieve=kvjax.retrieve.FullAttention())
     full = kvjax.methods.full()
     want = kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=4, stop=(), return_logits=True)
     if policy.when.decoding:  # evicting from the first token on when the budget is the prompt itself
@@ -83,7 +83,7 @@ def test_budget_at_length_is_the_full_cache_to_the_bit(lm, pre, name, budget):
 
 @every_method
 def test_evicting_methods_with_room_to_spare_never_evict(lm, pre, name):
-    plain = dict(encode=kvjax.encode.Plain(), retrieve=kvjax.retrieve.Everything())
+    plain = dict(encode=kvjax.encode.Plain(), retrieve=kvjax.retrieve.FullAttention())
     policy, full = policy_of(name, 1000).replace(**plain), kvjax.methods.full()
     want = kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=4, stop=(), return_logits=True)
     got = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=4, stop=(), return_logits=True)
@@ -120,7 +120,7 @@ def test_keeps_dtype(lm, name):
     assert cache.v.dtype == jnp.bfloat16 and cache.k.dtype in (jnp.bfloat16, jnp.uint8)
     out = kvjax.decode(low, cache, policy_of(name), max_new_tokens=2, stop=())
     assert (out.cache.k.dtype, out.cache.v.dtype) == (cache.k.dtype, jnp.bfloat16)
-    assert all(x.dtype == jnp.float32 for x in out.cache.stats.values())
+    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(out.cache.state))
 
 
 @every_method
@@ -131,8 +131,9 @@ def test_bytes_as_accounted(pre, name):
     assert cache.nbytes + cache.host_nbytes == sum(x.nbytes for x in held)
     assert cache.host_nbytes == sum(x.nbytes for x in on_host)
     slot = [x for x in (cache.k, cache.v, cache.pos) if x.sharding.memory_kind == "device"]
-    assert cache.slot_nbytes == sum(x.nbytes // cache.slots for x in slot) + 4 * len(cache.stats)
-    assert name in ("heterocache", "hcattention") or (on_host == [] and cache.slot_nbytes == 130 + 4 * len(cache.stats))
+    state = sum(x.nbytes // cache.slots for x in jax.tree.leaves(cache.state))
+    assert cache.slot_nbytes == sum(x.nbytes // cache.slots for x in slot) + state
+    assert name in ("heterocache", "hcattention") or (on_host == [] and cache.slot_nbytes == 130 + state)
     assert cache.used_nbytes == cache.lengths.sum() * cache.slot_nbytes
 
 
@@ -175,26 +176,26 @@ def test_a_prefill_outlives_any_number_of_policies(lm, pre):
 
 
 @pytest.mark.parametrize("name", ["adakv", "h2o", "hcattention"])
-def test_judging_once_serves_every_budget(name, pre):
-    judged = kvjax.judge(pre, policy_of(name, 0.5))
+def test_scoring_once_serves_every_budget(name, pre):
+    scored = kvjax.score_prompt(pre, policy_of(name, 0.5))
     for policy in (policy_of(name, 0.25), policy_of(name, 0.5).replace(select=kvjax.select.TopK(sinks=2))):
-        alone, shared = kvjax.compress(pre, policy), kvjax.compress(pre, policy, judged=judged)
+        alone, shared = kvjax.compress(pre, policy), kvjax.compress(pre, policy, scores=scored)
         for x, y in zip(jax.tree.leaves(alone), jax.tree.leaves(shared), strict=True):
             np.testing.assert_array_equal(x, y)
 
 
-def test_a_judgement_is_of_its_prompts_and_stages(lm, pre, prompt):
-    judged = kvjax.judge(pre, policy_of("snapkv"))
+def test_a_scoring_is_of_its_prompts_and_stages(lm, pre, prompt):
+    scored = kvjax.score_prompt(pre, policy_of("snapkv"))
     with pytest.raises(ValueError, match="by other stages than the policy's"):
-        kvjax.compress(pre, policy_of("knorm"), judged=judged)
-    with pytest.raises(ValueError, match="judged are other prompts"):
-        kvjax.compress(kvjax.prefill(lm, prompt), policy_of("snapkv"), judged=judged)
+        kvjax.compress(pre, policy_of("knorm"), scores=scored)
+    with pytest.raises(ValueError, match="scores are of other prompts"):
+        kvjax.compress(kvjax.prefill(lm, prompt), policy_of("snapkv"), scores=scored)
 
 
 @every_method
-def test_a_judgement_serves_no_method_of_other_stages(name, pre):
+def test_a_scoring_serves_no_method_of_other_stages(name, pre):
     mine = policy_of(name)
-    judged = kvjax.judge(pre, mine)
+    scored = kvjax.score_prompt(pre, mine)
     for other in map(policy_of, METHODS):
         same = repr((mine.score, mine.allocate)) == repr((other.score, other.allocate))
-        assert judged.serves(pre, other) == same, other
+        assert scored.serves(pre, other) == same, other

@@ -10,12 +10,13 @@ import pytest
 from jax import lax
 
 import kvjax
-from kvjax.encode import ByCallback, OnDevice, OnHost, Plain, callback
-from kvjax.encode.store import is_store, on_host, store_nbytes
-from kvjax.encode.values import listed
+from kvjax.encode import ByCallback, OnDevice, OnHost, Plain
 from kvjax.kernels.compact import Moves
 from kvjax.kernels.weighted_values.xla import last_used
 from kvjax.merge import WeightedNearest
+from kvjax.placement import by_callback as callback
+from kvjax.placement.lists import listed
+from kvjax.placement.store import is_store, on_host, store_nbytes
 from tests.conftest import policy_of
 
 HOMES = [OnDevice(), OnHost(), ByCallback()]
@@ -107,7 +108,7 @@ def test_append(home, rows):
     assert any((got[-1] == row).all() for row in (want[-1], new[1]))
 
 
-@pytest.mark.parametrize("home, how", [*((home, "weigh") for home in HOMES), (OnHost(), "weigh_by_lists")])
+@pytest.mark.parametrize("home, how", [*((home, "weighted_sum") for home in HOMES), (OnHost(), "weighted_sum_by_lists")])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.2, 1.0])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_weigh(home, how, share, dtype):
@@ -124,7 +125,7 @@ def test_nothing_but_weighed_slots_is_read(home):
     store, rows = filled(home)
     store = put(home, store, 300, np.full((SLOTS - 300, D), np.nan, np.float32))
     weights = random_weights((1, 1, 1, 1, 512), LENGTH[:1, :1], 0.5)
-    got = home.weigh(store, jnp.zeros((1, 1), jnp.int32), jnp.asarray(weights))
+    got = home.weighted_sum(store, jnp.zeros((1, 1), jnp.int32), jnp.asarray(weights))
     np.testing.assert_allclose(got, weighed(rows, START[:1], weights), atol=1e-4)
 
 
@@ -135,12 +136,12 @@ def _program(home, store, start, weights, steps):
     def turn(state):
         i, store, total = state
         store = home.append(store, start[:, 0] + i, jnp.full((2, D), i, jnp.float32))
-        total = total + home.weigh(store, start, weights)
+        total = total + home.weighted_sum(store, start, weights)
         source, none, often = jnp.broadcast_to(i, (2, 1, 1)), jnp.zeros((2, 1, 1), jnp.int32), (i % 2 == 0).astype(jnp.int32)
         target = (start[:, 1] - start[:, 0])[:, None, None]
         store = home.compact(store, start[:, :1], Moves(none[..., 0], source, target, jnp.full((2, 1), often)))
         more = lax.cond(i % 3 == 0, lambda: home.take(store, start).sum(), lambda: jnp.float32(0))
-        return i + 1, store, total + home.weigh(store, start, weights) + more
+        return i + 1, store, total + home.weighted_sum(store, start, weights) + more
 
     zeros = jnp.zeros((*weights.shape[:-1], D))
     return lax.while_loop(lambda state: state[0] < steps, turn, (jnp.int32(0), store, zeros))[1:]
@@ -195,7 +196,7 @@ def test_concatenate(home):
 def test_bytes_and_home(home):
     store, _ = filled(home, dtype=jnp.bfloat16)
     assert store_nbytes(store) == SLOTS * D * 2
-    assert on_host(store) == (home.home == "host")
+    assert on_host(store) == (home.memory_kind == "pinned_host")
     assert is_store(store) == isinstance(home, ByCallback)
 
 
@@ -283,7 +284,7 @@ POLICIES = {"full": policy_of("full"), "h2o, merging": policy_of("h2o").replace(
 def test_a_policy_decides_the_same_wherever_values_live(lm, home, name):
     pre = kvjax.prefill(lm, [list(range(70)), list(range(40, 90))])
     here = POLICIES[name]
-    there = here.replace(encode=Plain(values=home))
+    there = here.replace(encode=Plain(placement=home))
     cache, moved = kvjax.compress(pre, here), kvjax.compress(pre, there)
     assert moved.host_nbytes == cache.v.nbytes and moved.nbytes == cache.nbytes - cache.v.nbytes
     want = kvjax.decode(lm, cache, here, max_new_tokens=12, stop=(), return_logits=True)
@@ -299,7 +300,7 @@ def test_a_policy_decides_the_same_wherever_values_live(lm, home, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("home", HOMES[1:])
 def test_extend_stream_and_stack(lm, home):
-    policy = policy_of("h2o").replace(encode=Plain(values=home))
+    policy = policy_of("h2o").replace(encode=Plain(placement=home))
     one, two = (kvjax.compress(kvjax.prefill(lm, list(range(n))), policy) for n in (70, 60))
     both = kvjax.stack([one, two])
     assert both.host_nbytes == both.slots * 16 * 4

@@ -7,8 +7,8 @@ import kvjax
 from experiments.calibrate.hcattention import DEFAULTS, calibrate
 from experiments.console import progress, stages
 from experiments.tasks.text import haystack
-from kvjax.calibrate.artefact import Artefact, built_in, load, resolve, save
-from kvjax.home import cache_folder
+from kvjax.artefacts.artefact import Artefact, built_in, load, resolve, save
+from kvjax.user_folder import cache_folder
 
 
 def fitted(lm: Any, *, groups: int, centroids: int, shared: bool = False) -> Any:

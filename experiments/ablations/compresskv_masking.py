@@ -7,7 +7,7 @@ import numpy as np
 import kvjax
 from experiments.ablations.ablation import Ablation, Variant
 from experiments.ablations.run import main
-from kvjax.calibrate.artefact import resolve
+from kvjax.artefacts.artefact import resolve
 from kvjax.retrieve import MaskHeads
 
 

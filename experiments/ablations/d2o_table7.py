@@ -5,7 +5,7 @@ from typing import Any
 import kvjax
 from experiments.ablations.ablation import Ablation, Variant
 from experiments.ablations.run import main
-from kvjax.merge import Both, Keys, Values, WeightedNearest
+from kvjax.merge import KeyLikeness, OwnLikeness, ValueLikeness, WeightedNearest
 
 
 def variants(lm: Any, budget: int | float) -> list[Variant]:
@@ -14,9 +14,9 @@ def variants(lm: Any, budget: int | float) -> list[Variant]:
     d2o = kvjax.methods.d2o(budget=budget)
     on = lambda feature: d2o.replace(merge=WeightedNearest(feature=feature))  # noqa: E731
     return [
-        Variant("keys", on(Keys()), {"CoQA": 59.25, "TREC": 69.72}),
-        Variant("values", on(Values()), {"CoQA": 53.88, "TREC": 64.34}),
-        Variant("keys and values independently", on(Both()), {"CoQA": 53.54, "TREC": 62.76}),
+        Variant("keys", on(KeyLikeness()), {"CoQA": 59.25, "TREC": 69.72}),
+        Variant("values", on(ValueLikeness()), {"CoQA": 53.88, "TREC": 64.34}),
+        Variant("keys and values independently", on(OwnLikeness()), {"CoQA": 53.54, "TREC": 62.76}),
     ]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import kvjax
 from experiments.ablations.ablation import Ablation, Variant
 from experiments.ablations.run import main
-from kvjax.retrieve import CumulativeMass
+from kvjax.retrieve import TopP
 
 PAPER = {0.3: 40.2, 0.5: 41.2, 0.7: 43.9, 0.9: 47.2, 1.0: 46.9}
 
@@ -15,7 +15,7 @@ def variants(lm: Any, budget: int | float) -> list[Variant]:
     del lm, budget
     full = kvjax.methods.full()
     return [
-        Variant(f"tau {tau}", full.replace(retrieve=CumulativeMass(tau=tau)), {"12 LongBench tasks": score})
+        Variant(f"tau {tau}", full.replace(retrieve=TopP(tau=tau)), {"12 LongBench tasks": score})
         for tau, score in PAPER.items()
     ]
 

@@ -5,7 +5,7 @@ from typing import Any
 import kvjax
 from experiments.ablations.ablation import Ablation, Variant
 from experiments.ablations.run import main
-from kvjax.retrieve import Everything
+from kvjax.retrieve import FullAttention
 
 
 def variants(lm: Any, budget: int | float) -> list[Variant]:
@@ -16,7 +16,7 @@ def variants(lm: Any, budget: int | float) -> list[Variant]:
     return [
         Variant("HeteroCache", heterocache, {column: 46.00}),
         Variant("w/o allocation", kvjax.methods.heterocache(budget=budget, even=True), {column: 44.97}),
-        Variant("w/o retrieval", heterocache.replace(retrieve=Everything()), {column: 45.32}),
+        Variant("w/o retrieval", heterocache.replace(retrieve=FullAttention()), {column: 45.32}),
     ]
 
 

@@ -13,8 +13,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from experiments.bench import conditions
 from experiments.bench.planned_cache import planned
+from kvjax.decode.step import Spec, step
 from kvjax.policy import Policy
-from kvjax.step import Spec, step
 
 #: Settings of JAX under which every program goes to the folder.
 _KEEP_ALL = {"jax_persistent_cache_min_compile_time_secs": 0, "jax_persistent_cache_min_entry_size_bytes": -1}

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from experiments.bench.model_shapes import one_layer, serving
 from experiments.bench.planned_cache import planned, prompt
 from experiments.bench.planned_step import step_temporaries
-from kvjax.encode import Codes
+from kvjax.encode import ProductQuantized
 from kvjax.policy import Policy
 from models import weights
 
@@ -19,7 +19,7 @@ def plan(decoder: Any, policy: Policy, *, length: int, new: int, dtype: str, car
     """Bytes on the card and on the host, for one prompt of `length` tokens and `new` decoded ones.
 
     card = weights + tables + cache + step: what `kvjax.decode` needs once the prompt's own cache is let go. The cache's parts are
-    those of `compress(pre, policy, room=...)` to the byte: the pool's size class, the rows encoders make, the stores' homes, the
+    those of `compress(pre, policy, headroom=...)` to the byte: the pool's size class, the rows encoders make, where stores are, the
     retriever's state, by the same code run on shapes. `step` is what XLA's compilation for this machine takes beside its operands
     for all layers' caches, with a layer's activations and the logits.
 
@@ -68,12 +68,12 @@ def coded(policy: Policy, decoder: Any, *, groups: int, centroids: int) -> Polic
     if d % groups or not 1 <= centroids <= 1 << 16:
         raise ValueError(f"groups must divide the head dimension {d}, and centroids be 1 to 65536; got {groups} and {centroids}")
     book = jax.ShapeDtypeStruct((decoder.layers, decoder.heads, groups, centroids, d // groups), jnp.float16)
-    return policy.replace(encode=Codes(book, f"planned, {groups} of {centroids}", values=policy.encode.values))
+    return policy.replace(encode=ProductQuantized(book, f"planned, {groups} of {centroids}", placement=policy.encode.placement))
 
 
 #: Parts of a cache by its fields; those that `nbytes` leaves out too are missing.
 _PARTS = dict.fromkeys(("start", "length", "capacity", "budget"), "regions") | dict(
-    k="keys", v="values", pos="positions", stats="statistics", evidence="evidence", memory="merging", retrieval="retrieval"
+    k="keys", v="values", pos="positions", state="state of stages", evidence="evidence", memory="merging", retrieval="retrieval"
 )
 
 

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from kvjax.allocate.roles import RoleBudgets, role_budgets
-from kvjax.blocks import bucket
-from kvjax.cache import KVCache
-from kvjax.compress import carried
-from kvjax.layout import plan_regions
-from kvjax.pack import empty_pools
+from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.layout import plan_regions
+from kvjax.compress.pack import empty_pools
+from kvjax.compress.run import carried
 from kvjax.policy import Policy
-from kvjax.prefill import buffers
+from kvjax.prefill.attention import bucket
+from kvjax.prefill.run import buffers
 from kvjax.types import power_of_two
 
 
@@ -29,12 +29,20 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Prompts:
+    """Prefilled prompts as `carried` reads them."""
+
+    rows: tuple[Row, ...]
+    needs: tuple
+
+
+@dataclass(frozen=True)
 class Decided:
     """What `compress` decided for it."""
 
     keep: Any
     count: np.ndarray
-    total: int
+    mean_budget: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ def kept(decoder: Any, policy: Policy, length: int) -> np.ndarray:
         ValueError: a prompt that the policy refuses, or an allocator whose total depends on the prompt.
     """
     policy.check(decoder, length)
-    total, shape = policy.total(length), (decoder.layers, 1, decoder.heads)
+    total, shape = policy.mean_budget(length), (decoder.layers, 1, decoder.heads)
     if total >= length or not policy.when.after_prefill:
         return np.full(shape, length)
     if isinstance(policy.allocate, RoleBudgets):
@@ -77,14 +85,13 @@ def kept(decoder: Any, policy: Policy, length: int) -> np.ndarray:
 def prompt(decoder: Any, needs: frozenset, length: int, dtype: Any) -> Row:
     """The buffers `kvjax.prefill` fills; to be called while tracing, where zeros cost nothing."""
     n = bucket(length, None)[0]
-    kv, seen = buffers(decoder, n, dtype, needs)
-    return Row(np.asarray([length], np.int32), [k for k, _ in kv], [v for _, v in kv], seen)
+    return Row(np.asarray([length], np.int32), *buffers(decoder, n, dtype, needs))
 
 
 def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) -> Planned:
-    """The cache of one prompt with room for `new` tokens, as `compress(..., room=...)` would allocate it."""
+    """The cache of one prompt with room for `new` tokens, as `compress(..., headroom=...)` would allocate it."""
     count = kept(decoder, policy, length)
-    start, capacity, slots = plan_regions(count + policy.when.room(new, 1))
+    start, capacity, slots = plan_regions(count + policy.when.headroom(new, 1))
     structure, fields = None, []
 
     def build():
@@ -93,7 +100,7 @@ def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) 
         keep = jnp.zeros((*count.shape, row.k[0].shape[2]), bool)
         regions = {name: jnp.asarray(x, jnp.int32) for name, x in dict(start=start, capacity=capacity, length=count).items()}
         cache = _cache(decoder, policy, row, slots, **regions)
-        state = policy.retrieve.build([row], [Decided(keep, count, policy.total(length))], cache, policy.encode)
+        state = policy.retrieve.build([row], [Decided(keep, count, policy.mean_budget(length))], cache, policy.encode)
         paths, structure = jax.tree_util.tree_flatten_with_path(cache.replace(retrieval=state))
         fields.extend(path[0].name for path, _ in paths)
         return [x for _, x in paths]
@@ -108,7 +115,7 @@ def _cache(decoder: Any, policy: Policy, row: Row, slots: int, **regions: Any) -
     return KVCache(
         **pools, **regions, budget=regions["length"], position=one, steps=one,
         logits=jnp.zeros((1, decoder.vocab)),
-        evidence=carried([row], policy),
-        memory={name: jnp.zeros((decoder.layers, 1)) for name in policy.merge.memory},
-        values=policy.encode.values,
+        evidence=carried(Prompts((row,), tuple(policy.needs)), policy),
+        memory=jax.tree.map(lambda x: jnp.zeros((decoder.layers, 1), x.dtype), policy.merge.begin(1)),
+        placement=policy.encode.placement,
     )  # fmt: skip

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from experiments.bench.planned_cache import Planned
-from kvjax.attend import Heads
+from kvjax.attention_inputs import AttentionInputs
+from kvjax.decode.step import Spec, run_tokens
 from kvjax.policy import Policy
-from kvjax.step import Spec, run_tokens
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,13 @@ class Weightless:
     """A decoder whose layers' heads are given: what is left of a step is what the cache costs."""
 
     windows: tuple
+    rope: Any = None
 
     def embed(self, params: Any, tokens: Any) -> Any:
         return params["x"]
 
     def layer(self, weights: Any, x: Any, positions: Any, attend: Callable) -> tuple[Any, Any]:
-        out, aux = attend(Heads(**weights, x=x))
+        out, aux = attend(AttentionInputs(**weights, x=x, residual=x, w_o=None))
         return x + out.sum().astype(x.dtype), aux
 
 
@@ -34,6 +35,7 @@ def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -
     policies, form = jax.tree.flatten(policy)
     of = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
     heads = dict(q=of(1, h, g, 1, d), k=of(1, h, 1, d), v=of(1, h, 1, d), q_raw=of(1, h, g, 1, d))
+    heads["k_raw"] = heads["k"]
     params = {"x": of(1, 1, decoder.config.width), "layers": [heads] * decoder.layers}
 
     def step(params, policies, leaves):

@@ -10,8 +10,8 @@ import numpy as np
 from jax import lax
 
 from experiments.bench.planned_cache import kept, planned
-from kvjax.cache import KVCache
-from kvjax.layout import plan_regions
+from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.layout import plan_regions
 from kvjax.policy import Policy
 
 #: Stages that must be as in a policy of defaults: every head keeps the same number of tokens, as they are, and reads all of them.

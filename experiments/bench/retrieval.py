@@ -18,8 +18,8 @@ from experiments.bench import conditions, summary
 from kvjax import evidence as ev
 from kvjax.encode import ByCallback, OnDevice, OnHost
 from kvjax.evidence import WindowQueries
-from kvjax.prefill import Prefilled, PrefilledRow
-from kvjax.retrieve import Everything, SharedPages
+from kvjax.prefill.run import Prefilled, PrefilledRow
+from kvjax.retrieve import FullAttention, SharedPages
 
 
 def synthetic(lm: Any, context: int, seed: int = 0) -> Prefilled:
@@ -28,13 +28,13 @@ def synthetic(lm: Any, context: int, seed: int = 0) -> Prefilled:
     normal = lambda *shape: jnp.asarray(draw.standard_normal(shape, np.float32), dtype)  # noqa: E731
     kv = [(normal(1, d.heads, context, d.head_dim), normal(1, d.heads, context, d.head_dim)) for _ in range(d.layers)]
     needs, length = frozenset({WindowQueries(1)}), jnp.asarray([context], jnp.int32)
-    query = {WindowQueries.key: normal(1, d.heads, d.groups, 1, d.head_dim)}
-    seen = ev.Evidence(data=query, length=length, needs=needs, rope=d.rope)
+    query = {WindowQueries(1).key: normal(1, d.heads, d.groups, 1, d.head_dim)}
+    seen = ev.Evidence(data=query, length=length, rope=d.rope)
     row = PrefilledRow(
         ids=jnp.zeros(context, jnp.int32), length=length, k=tuple(k for k, _ in kv), v=tuple(v for _, v in kv),
         evidence=(seen,) * d.layers, logits=jnp.zeros(d.vocab, jnp.float32),
     )  # fmt: skip
-    return Prefilled(rows=(row,), decoder=d)
+    return Prefilled(rows=(row,), needs=ev.ordered(needs), decoder=d)
 
 
 def longer(lm: Any, context: int) -> Any:
@@ -51,14 +51,14 @@ def cells(budget: int | float) -> dict[str, Any]:
     refresh = lambda theta: heterocache.replace(retrieve=heterocache.retrieve.replace(theta=theta))  # noqa: E731
     return {
         "full cache": methods.full(),
-        "heterocache, static": heterocache.replace(retrieve=Everything()),
+        "heterocache, static": heterocache.replace(retrieve=FullAttention()),
         "heterocache, watching, no trigger": refresh(0.0),
         "heterocache, a fetch every window": refresh(1.1),
-        "hcattention, values on the host": methods.hcattention(values=OnHost()),
-        "hcattention, values by callback": methods.hcattention(values=ByCallback()),
-        "hcattention, values on the device": methods.hcattention(values=OnDevice()),
-        "quest, 1,024 tokens a query head": methods.quest(tokens=1024),
-        "quest, 1,024 tokens a KV head": methods.quest(tokens=1024, heads=SharedPages()),
+        "hcattention, values on the host": methods.hcattention(placement=OnHost()),
+        "hcattention, values by callback": methods.hcattention(placement=ByCallback()),
+        "hcattention, values on the device": methods.hcattention(placement=OnDevice()),
+        "quest, 1,024 tokens a query head": methods.quest(token_budget=1024),
+        "quest, 1,024 tokens a KV head": methods.quest(token_budget=1024, heads=SharedPages()),
     }
 
 

@@ -10,7 +10,7 @@ from experiments.calibrate.needles import runs, spread
 from experiments.calibrate.text import Report, described, stretches, topics
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
-from kvjax.calibrate.artefact import Artefact, model_facts
+from kvjax.artefacts.artefact import Artefact, model_facts
 from kvjax.calibrate.compresskv import layer_errors, semantic_heads
 
 TOPICS = "pydoc_data.topics"

@@ -9,7 +9,7 @@ import numpy as np
 from experiments.calibrate.text import Report, described, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
-from kvjax.calibrate.artefact import Artefact, model_facts
+from kvjax.artefacts.artefact import Artefact, model_facts
 from kvjax.calibrate.codebooks import collect_keys, fit_codebooks
 
 #: `samples` stretches of `length` tokens; the others as `fit_codebooks`.

@@ -6,7 +6,7 @@ from typing import Any
 from experiments.calibrate.text import Report, described, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
-from kvjax.calibrate.artefact import Artefact, model_facts
+from kvjax.artefacts.artefact import Artefact, model_facts
 from kvjax.calibrate.heterocache import head_roles
 from kvjax.score import AvgPool
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.tasks.chat import encode_plain, frame
-from kvjax.calibrate.compresskv import Run
+from kvjax.calibrate.compresskv import NeedleRun
 
 
 class Needle(NamedTuple):
@@ -46,7 +46,7 @@ NEEDLES = (
 )
 
 
-def runs(lm: Any, haystack: Sequence[int], *, lengths: Sequence[int], depths: Sequence[float], seed: int) -> Iterator[Run]:
+def runs(lm: Any, haystack: Sequence[int], *, lengths: Sequence[int], depths: Sequence[float], seed: int) -> Iterator[NeedleRun]:
     """Every needle at every length and depth; the same stretch of text at all depths.
 
     Args:
@@ -64,7 +64,7 @@ def runs(lm: Any, haystack: Sequence[int], *, lengths: Sequence[int], depths: Se
             _check_room(length, room, len(haystack))
             begin = random.Random(f"{seed}/calibrate/needle/{number}/{length}").randrange(len(haystack) - room + 1)
             text = list(haystack[begin : begin + room])
-            yield from (Run([*head, *hide(lm, text, sentence, depth), *tail], answer, stop) for depth in depths)
+            yield from (NeedleRun([*head, *hide(lm, text, sentence, depth), *tail], answer, stop) for depth in depths)
 
 
 def around(lm: Any, needle: Needle) -> tuple[list[int], list[int]]:

@@ -28,7 +28,7 @@ def calibrate(
     settings = parse_settings(method, calibration.DEFAULTS, changes or ())
     settings |= {name: x for name, x in dict(samples=samples, length=length).items() if x is not None}
     import models
-    from kvjax.calibrate.artefact import refuse_strangers, save
+    from kvjax.artefacts.artefact import refuse_strangers, save
 
     refuse_strangers(folder)
     source = haystack(text)

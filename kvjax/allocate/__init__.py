@@ -5,7 +5,7 @@ from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.layer_weights import LayerWeights
 from kvjax.allocate.pyramid import Pyramid, PyramidRounded
 from kvjax.allocate.repair import ArgMax, RoundRobin
-from kvjax.allocate.roles import Exact, Floor, RoleBudgets
+from kvjax.allocate.roles import ExactTotal, Floor, RoleBudgets
 from kvjax.allocate.uniform import Uniform
 from kvjax.allocate.variance import (
     AttentionVariance,
@@ -22,7 +22,7 @@ __all__ = [
     "Adaptive",
     "ArgMax",
     "AttentionVariance",
-    "Exact",
+    "ExactTotal",
     "ExponentialDecay",
     "Floor",
     "HeadsMinMax",

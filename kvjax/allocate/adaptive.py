@@ -47,13 +47,13 @@ class Adaptive(Allocator):
     def at(self, layer: Layer) -> "Adaptive":
         return self.replace(layers=self.layers.at(layer))
 
-    def check(self, model: Any, length: int, total: int) -> None:
-        self.layers.check(model, length, total)
+    def check(self, model: Any, length: int, mean_budget: int) -> None:
+        self.layers.check(model, length, mean_budget)
 
-    def measure(self, view: LayerView, seen: Evidence) -> Any:
-        return self.layers.measure(view, seen)
+    def measure(self, view: LayerView, evidence: Evidence) -> Any:
+        return self.layers.measure(view, evidence)
 
-    def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        budget = self.layers(ranking, total)
+    def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+        budget = self.layers(ranking, mean_budget)
         safe = jnp.floor(budget * self.alpha * (1 + 1e-6) + 1e-6).astype(jnp.int32)
         return flattened_counts(keys(ranking), budget, jnp.clip(safe, 1, budget))

@@ -67,7 +67,7 @@ class LayerWeights(Allocator):
     repair: Any = RoundRobin()
     origin: str = struct.field(pytree_node=False, default="")
 
-    def check(self, model: Any, length: int, total: int) -> None:
+    def check(self, model: Any, length: int, mean_budget: int) -> None:
         weights = np.asarray(self.weights)
         if weights.shape != (model.layers,) or weights.dtype.kind != "f":
             raise ValueError(
@@ -76,15 +76,16 @@ class LayerWeights(Allocator):
             )
         if weights.min() < 0:
             raise ValueError(f"layer weights must not be negative; got {weights.min()} in layer {weights.argmin()}")
-        if self.floor > total and total < length:
+        if self.floor > mean_budget and mean_budget < length:
             raise ValueError(
-                f"every layer is sure of {self.floor} slots, but the budget is {total} on average for a prompt of {length} tokens: "
+                f"every layer is sure of {self.floor} slots, but the budget is {mean_budget} on average "
+                f"for a prompt of {length} tokens: "
                 f"ask for a budget of at least {self.floor}, or lower the floor"
             )
 
-    def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+    def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n = held(ranking)
         budget = layer_budgets(
-            jnp.asarray(self.weights), total, n.max((0, 2)), floor=self.floor, cap=self.cap, repair=self.repair
+            jnp.asarray(self.weights), mean_budget, n.max((0, 2)), floor=self.floor, cap=self.cap, repair=self.repair
         )
         return jnp.minimum(budget.T[..., None], n)

@@ -45,13 +45,13 @@ class Pyramid(Allocator):
     beta: int = struct.field(pytree_node=False, default=20)
     window: int = struct.field(pytree_node=False, default=32)
 
-    def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+    def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n, layers = held(ranking), ranking.valid.shape[0]
         room = n[0].max(-1) - self.window
-        base = jnp.maximum(total - self.window, 0)
+        base = jnp.maximum(mean_budget - self.window, 0)
         falling = self.window + pyramid(base, room, layers=layers, beta=self.beta)
-        uniform = (total <= self.window) | (room + self.window < 2 * base)
-        return jnp.minimum(jnp.where(uniform, total, falling)[..., None], n)
+        uniform = (mean_budget <= self.window) | (room + self.window < 2 * base)
+        return jnp.minimum(jnp.where(uniform, mean_budget, falling)[..., None], n)
 
 
 def pyramid_rounded(
@@ -80,5 +80,5 @@ class PyramidRounded(Allocator):
     beta: Number = 20.0
     window: int = struct.field(pytree_node=False, default=32)
 
-    def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        return pyramid_rounded(total.astype(jnp.float32), held(ranking), beta=self.beta, window=self.window)
+    def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+        return pyramid_rounded(mean_budget.astype(jnp.float32), held(ranking), beta=self.beta, window=self.window)

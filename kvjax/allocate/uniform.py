@@ -15,7 +15,7 @@ def held(ranking: Ranking) -> Int32[Array, "l b h"]:
 
 @struct.dataclass
 class Uniform(Allocator):
-    """b_lh = total for every layer and head."""
+    """b_lh = mean_budget for every layer and head."""
 
-    def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        return jnp.minimum(total[None, :, None], held(ranking))
+    def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+        return jnp.minimum(mean_budget[None, :, None], held(ranking))

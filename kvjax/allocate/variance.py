@@ -95,7 +95,7 @@ class ExponentialDecay:
 
 @struct.dataclass
 class AttentionVariance(Allocator):
-    """S_l ∝ shares(density(Var_j c_l[j])) between max(sinks + 2, floor(floor_share · n)) and n, summing to layers · total.
+    """S_l ∝ shares(density(Var_j c_l[j])) between max(sinks + 2, floor(floor_share · n)) and n, summing to layers · mean_budget.
 
     c_l[j] is the attention mass key j received from one query head over the prompt. Evenly spread mass (low variance) leaves no
     token clearly disposable, so the layer gets more. Every KV head of a layer gets the layer's share.
@@ -120,16 +120,16 @@ class AttentionVariance(Allocator):
     def needs(self) -> frozenset[Need]:
         return frozenset({ColumnSums()})
 
-    def measure(self, view: LayerView, seen: Evidence) -> Float32[Array, "b h g"]:
-        return column_variance(seen.column_sums_by_head(), view.valid)
+    def measure(self, view: LayerView, evidence: Evidence) -> Float32[Array, "b h g"]:
+        return column_variance(evidence.column_sums_by_head(), view.valid)
 
-    def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+    def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n, layers = held(ranking), ranking.valid.shape[0]
         hi = n.max(-1).T
         low = jnp.floor(hi * self.floor_share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
-        lo = jnp.minimum(jnp.maximum(low, self.sinks + 2), jnp.minimum(total[:, None], hi))
+        lo = jnp.minimum(jnp.maximum(low, self.sinks + 2), jnp.minimum(mean_budget[:, None], hi))
         with jax.enable_x64(True):
             f = lax.convert_element_type(ranking.measured, jnp.float64).reshape(*n.shape[:2], -1)
             w = self.shares(self.density(f)).T
-        budget = exact_alloc(w, total * layers, lo, hi)
+        budget = exact_alloc(w, mean_budget * layers, lo, hi)
         return jnp.minimum(budget.T[..., None], n)

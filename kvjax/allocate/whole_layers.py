@@ -36,17 +36,17 @@ class WholeLayers(Allocator):
     def at(self, layer: Layer) -> "WholeLayers":
         return self.replace(allocate=self.allocate.at(layer))
 
-    def check(self, model: Any, length: int, total: int) -> None:
+    def check(self, model: Any, length: int, mean_budget: int) -> None:
         wrong = [layer for layer in self.layers if not -model.layers <= layer < model.layers]
         if wrong:
             raise ValueError(f"WholeLayers: the model has layers 0 to {model.layers - 1}; got {wrong}")
-        self.allocate.check(model, length, total)
+        self.allocate.check(model, length, mean_budget)
 
-    def measure(self, view: LayerView, seen: Evidence) -> Any:
-        return self.allocate.measure(view, seen)
+    def measure(self, view: LayerView, evidence: Evidence) -> Any:
+        return self.allocate.measure(view, evidence)
 
-    def __call__(self, ranking: Ranking, total: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+    def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n = held(ranking)
         index = jnp.arange(n.shape[0])
         whole = jnp.isin(index, jnp.asarray([layer % n.shape[0] for layer in self.layers], jnp.int32))
-        return jnp.where(whole[:, None, None], n, self.allocate(ranking, total))
+        return jnp.where(whole[:, None, None], n, self.allocate(ranking, mean_budget))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from kvjax.prefill import prefill
+from kvjax.prefill.run import prefill
 
 
 def silent(done: int, total: int) -> None:

@@ -12,18 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Int32
 
-from kvjax.cache import KVCache
+from kvjax.cache.kv_cache import KVCache
 from kvjax.calibrate import layer_error
 from kvjax.calibrate import retrieval_heads as rh
+from kvjax.calibrate.attention_rows import rows_of, watch
 from kvjax.calibrate.output_error import sample_errors
-from kvjax.calibrate.watched import rows_of, watch
 from kvjax.policy import Policy
-from kvjax.prefill import prefill
+from kvjax.prefill.run import prefill
 from kvjax.score import AvgPool, RetrievalHeads
 from kvjax.select import TopK
 
 
-class Run(NamedTuple):
+class NeedleRun(NamedTuple):
     """A prompt that hides an answer and asks for it. All are token ids; `stop` ends the response (a line's end)."""
 
     prompt: Sequence[int]
@@ -47,7 +47,7 @@ def _texts(lm, *ids: Sequence[int]) -> list[list]:
     return [list(x) if lm.tokenizer is None else rh.words(lm.decode(list(x))) for x in ids]
 
 
-def run_scores(lm, run: Run, *, steps: int, count: Callable, success: Callable) -> tuple[np.ndarray, np.ndarray] | None:
+def run_scores(lm, run: NeedleRun, *, steps: int, count: Callable, success: Callable) -> tuple[np.ndarray, np.ndarray] | None:
     """(semantic, classical) scores [l, q] of one run; None if its answer is not in the prompt or not in the response."""
     start, size = rh.locate_span(run.prompt, run.answer), len(run.answer)
     if start is None or len(run.prompt) < 2:
@@ -65,7 +65,7 @@ def run_scores(lm, run: Run, *, steps: int, count: Callable, success: Callable) 
 
 
 def semantic_heads(
-    lm, runs: Iterable[Run | tuple], *, steps: int = 50, count: Callable = rh.once, success: Callable = rh.succeeded,
+    lm, runs: Iterable[NeedleRun | tuple], *, steps: int = 50, count: Callable = rh.once, success: Callable = rh.succeeded,
     progress: Callable[[int, int], None] = silent,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Rank each layer's query heads by their mass on answers that the model copies out of long prompts.
@@ -74,7 +74,7 @@ def semantic_heads(
     the prompt, or whose response misses it, are left out.
 
     Args:
-        runs: Run(prompt, answer, stop), or such tuples.
+        runs: NeedleRun(prompt, answer, stop), or such tuples.
         count: how a token in the span counts, `once` or `per_occurrence`.
         success: (response, answer) -> whether a run counts, both as words; by default ROUGE-1 recall above 0.5.
         progress: called with (runs done, runs in all).
@@ -86,7 +86,7 @@ def semantic_heads(
         ValueError: no run succeeded.
     Source: CompressKV, arXiv 2508.02401, section 3.1, eq. 5.
     """
-    runs, scores = [Run(*run) for run in runs], []
+    runs, scores = [NeedleRun(*run) for run in runs], []
     for done, run in enumerate(runs, 1):
         scores.append(run_scores(lm, run, steps=steps, count=count, success=success))
         progress(done, len(runs))

@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float32
 
 from kvjax.calibrate import roles
-from kvjax.calibrate.watched import rows_of, watch
+from kvjax.calibrate.attention_rows import rows_of, watch
 from kvjax.evidence import WindowQueries
 from kvjax.kernels.window_scores import window_scores
-from kvjax.prefill import Prefilled, prefill
+from kvjax.prefill.run import Prefilled, prefill
 from kvjax.score import AvgPool
 
 

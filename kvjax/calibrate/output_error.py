@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float32
 
-from kvjax.cache import KVCache
+from kvjax.cache.kv_cache import KVCache
+from kvjax.calibrate.attention_rows import row_slots, rows_of, watch
 from kvjax.calibrate.layer_error import relative_error
-from kvjax.calibrate.watched import row_slots, rows_of, watch
-from kvjax.compress import compress
+from kvjax.compress.run import compress
 from kvjax.policy import Policy
-from kvjax.prefill import prefill
+from kvjax.prefill.run import prefill
 
 
 def projected(
@@ -35,7 +35,7 @@ def _outputs(params, cache: KVCache, keep: Bool[Array, "l n"]) -> tuple[Float32[
     full, part = [], []
     for layer, (weights, rows) in enumerate(zip(params["layers"], rows_of(cache), strict=True)):
         slots = cache.start[layer, 0][:, None] + jnp.arange(rows.shape[-1])
-        v, w = cache.values.take(cache.v, slots), weights["attention"]["o"]["weight"]
+        v, w = cache.placement.take(cache.v, slots), weights["attention"]["o"]["weight"]
         full.append(projected(rows, v, w, jnp.ones_like(keep[layer])))
         part.append(projected(rows, v, w, keep[layer]))
     return jnp.stack(full), jnp.stack(part)

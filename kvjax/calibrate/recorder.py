@@ -2,24 +2,21 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float32
 
+from kvjax.attend_context import AttendContext
+from kvjax.attention_inputs import AttentionInputs
 from kvjax.kernels.ragged_attention import probabilities
-from kvjax.stage import Encoder, Retriever
+from kvjax.stage import Encoder, Retriever, RetrieverState
 
 
 @struct.dataclass
-class AttentionRows:
+class AttentionRows(RetrieverState):
     """Where each layer's queries looked in the last step. rows: one [b, h, g, n] a layer, n slots of a region, zero beyond it."""
 
     rows: tuple[Float32[Array, "b h g n"], ...]
-
-    @staticmethod
-    def stack(states: list) -> "AttentionRows":
-        return jax.tree.map(lambda *x: jnp.concatenate(x), *states)
 
 
 @struct.dataclass
@@ -40,9 +37,9 @@ class Recorder(Retriever):
         shape = (len(rows), rows[0].k[0].shape[1], self.groups, self.slots)
         return AttentionRows(tuple(jnp.zeros(shape, jnp.float32) for _ in rows[0].k))
 
-    def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
-        how = dict(positions=positions, window=window)
-        out, lse = encode.attention(heads.q, cache, layer, cap=cap, **how)
-        seen = probabilities(encode.scores(heads.q, cache, layer, cap=self.slots, **how), lse)[..., 0, :]
-        rows = cache.retrieval.rows
-        return out, lse, cache.replace(retrieval=AttentionRows((*rows[:layer], seen, *rows[layer + 1 :])))
+    def attend(self, inputs: AttentionInputs, cache: Any, context: AttendContext):
+        encode, layer, rows = context.encode, context.layer, cache.retrieval.rows
+        out, lse = encode.attention(inputs.q, cache, context)
+        scores = encode.scores(inputs.q, cache, context.replace(padded_slots=self.slots))
+        mine = probabilities(scores, lse)[..., 0, :]
+        return out, lse, cache.replace(retrieval=AttentionRows((*rows[:layer], mine, *rows[layer + 1 :])))

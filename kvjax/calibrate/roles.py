@@ -1,4 +1,4 @@
-"""What HeteroCache's heads are for: sets of important tokens, their overlaps, clusters, roles and shares (HC1 to HC7).
+"""What HeteroCache's heads are for: sets of important tokens, their overlaps, clusters, roles and shares.
 
 Axis letters: s samples, t decode steps, l layers, h KV heads, n prompt positions.
 """
@@ -10,22 +10,19 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32
 
+from kvjax.head_roles import ANCHOR, NAMES, PIVOT, SATELLITE, VOLATILE, is_full
 from kvjax.score.pool import AvgPool
 from kvjax.select.probable import most_probable
 
-ANCHOR, VOLATILE, PIVOT, SATELLITE = 1, 2, 3, 4
-#: Their names, by number.
-NAMES = {ANCHOR: "anchor", VOLATILE: "volatile", PIVOT: "pivot", SATELLITE: "satellite"}
-
 
 def important(rows: Float32[Array, "*x n"], k: int, pool: Any = AvgPool(5)) -> Bool[Array, "*x n"]:
-    """HC1: K(a) = topk(pool(a), min(k, n)) as a mask; ties to the lower position."""
+    """K(a) = topk(pool(a), min(k, n)) as a mask; ties to the lower position."""
     size = jnp.full(rows.shape[:-1], min(k, rows.shape[-1]), jnp.int32)
     return most_probable(pool(rows), size, jnp.ones(rows.shape, bool))
 
 
 def overlap(one: Bool[Array, "*#x n"], two: Bool[Array, "*#x n"]) -> Float32[Array, "*x"]:
-    """HC2: O = |K1 ∩ K2| / min(|K1|, |K2|), 0 if a set is empty."""
+    """O = |K1 ∩ K2| / min(|K1|, |K2|), 0 if a set is empty."""
     smaller = jnp.minimum(one.sum(-1), two.sum(-1))
     return (one & two).sum(-1) / jnp.maximum(smaller, 1).astype(jnp.float32)
 
@@ -36,7 +33,7 @@ def pairwise(sets: Bool[Array, "*x h n"]) -> Float32[Array, "*x h h"]:
 
 
 def stability(overlaps: Float[np.ndarray, "s t l h"]) -> Float[np.ndarray, "l h"]:
-    """HC3: S_stab = median_t mean_s O(a_t, a_0), t = 1 .. T; an even T takes the mean of the two middle values."""
+    """S_stab = median_t mean_s O(a_t, a_0), t = 1 .. T; an even T takes the mean of the two middle values."""
     return np.median(np.mean(overlaps.astype(np.float64), axis=0), axis=0)
 
 
@@ -52,7 +49,7 @@ class AtPrefill:
 
 @struct.dataclass
 class MedianOverSteps:
-    """Pairs are compared at every decode step, median_t of the mean over samples: HC4 for pairs."""
+    """Pairs are compared at every decode step, median_t of the mean over samples."""
 
     steps = True
 
@@ -80,21 +77,16 @@ def star_clusters(edges: Bool[np.ndarray, "h h"]) -> Int32[np.ndarray, " h"]:
 
 
 def roles(cluster: Int[np.ndarray, "l h"], stable: Float[np.ndarray, "l h"], theta: float) -> Int[np.ndarray, "l h"]:
-    """HC5: pivots and satellites by the clustering; of the heads left over, anchors where S_stab >= theta, else volatile."""
+    """Pivots and satellites by the clustering; of the heads left over, anchors where S_stab >= theta, else volatile."""
     left = np.where(stable >= theta, ANCHOR, VOLATILE)
     own = cluster == np.arange(cluster.shape[1])
     return np.where(own, PIVOT, np.where(cluster >= 0, SATELLITE, left)).astype(np.int8)
 
 
-def is_full(role: Int[np.ndarray, "*x"]) -> Bool[np.ndarray, "*x"]:
-    """Heads that keep the whole prompt on the device."""
-    return (role == VOLATILE) | (role == PIVOT)
-
-
 def alloc_ratio(
     role: Int[np.ndarray, "l h"], stable: Float[np.ndarray, "l h"], *, eps: float = 1e-6, least: float = 0.0
 ) -> Float32[np.ndarray, "l h"]:
-    """HC7: r = |C| w / Σ_C w, w = 1 / (max(S_stab, least) + eps), over the compressed heads of all layers; -1 for full heads.
+    """r = |C| w / Σ_C w, w = 1 / (max(S_stab, least) + eps), over the compressed heads of all layers; -1 for full heads.
 
     A head with S_stab = 0 takes nearly all unless `least` (1/k, say) bounds it from below.
     """

@@ -1,8 +1,8 @@
 """Encoders: how slots are stored."""
 
-from kvjax.encode.callback import ByCallback
-from kvjax.encode.codes import Codes
+from kvjax.placement import ByCallback
+from kvjax.encode.product_quantized import ProductQuantized
 from kvjax.encode.plain import Cast, Plain
-from kvjax.encode.values import OnDevice, OnHost
+from kvjax.placement import OnDevice, OnHost
 
-__all__ = ["ByCallback", "Cast", "Codes", "OnDevice", "OnHost", "Plain"]
+__all__ = ["ByCallback", "Cast", "ProductQuantized", "OnDevice", "OnHost", "Plain"]

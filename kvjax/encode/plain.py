@@ -6,11 +6,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float
 
+from kvjax.attend_context import AttendContext
 from kvjax.encode.scored import scored_attention
-from kvjax.encode.values import OnDevice
-from kvjax.kernels.ragged_attention import ragged_attention, ragged_scores, watched_attention
+from kvjax.kernels.ragged_attention import attention_with_weights, ragged_attention, ragged_scores
+from kvjax.placement import OnDevice
 from kvjax.stage import Encoder
-from kvjax.types import Keys, Layer
+from kvjax.types import Keys, Queries
 
 
 class Dense(Encoder):
@@ -20,7 +21,7 @@ class Dense(Encoder):
 
     @property
     def padded(self) -> bool:
-        return self.values.home != "device"
+        return not self.placement.on_device
 
     def keys(self, slots: int, d: int, dtype: Any) -> Float[Array, "s d"]:
         return jnp.zeros((slots, d), self.value_dtype(dtype))
@@ -31,22 +32,21 @@ class Dense(Encoder):
     def decode(self, rows: Keys, dtype: Any) -> Keys:
         return rows.astype(dtype)
 
-    def scores(self, q, cache: Any, layer: Layer, *, positions, window: int | None, cap: int):
-        where = (cache.pos, cache.start[layer], cache.length[layer], positions)
-        return ragged_scores(q, cache.k, *where, cap=cap, bias=cache.bias, window=window)
+    def scores(self, q: Queries, cache: Any, context: AttendContext):
+        where = (cache.pos, cache.start[context.layer], cache.length[context.layer], context.positions)
+        return ragged_scores(q, cache.k, *where, cap=context.padded_slots, bias=cache.bias, window=context.window)
 
-    def attention(self, q, cache: Any, layer: int, *, positions, window: int | None, cap: int):
+    def attention(self, q: Queries, cache: Any, context: AttendContext):
         if self.padded:
-            return scored_attention(self, q, cache, layer, positions=positions, window=window, cap=cap)
-        where = (cache.pos, cache.start[layer], cache.length[layer], positions)
-        return ragged_attention(q, cache.k, cache.v, *where, bias=cache.bias, window=window)
+            return scored_attention(self, q, cache, context)
+        where = (cache.pos, cache.start[context.layer], cache.length[context.layer], context.positions)
+        return ragged_attention(q, cache.k, cache.v, *where, bias=cache.bias, window=context.window)
 
-    def watched(self, q, cache: Any, layer: int, *, heads: tuple[int, ...], upto, n: int, positions, window: int | None, cap: int):
-        if self.padded or window is not None:
-            how = dict(positions=positions, window=window, cap=cap)
-            return super().watched(q, cache, layer, heads=heads, upto=upto, n=n, **how)
-        where = (cache.pos, cache.start[layer], cache.length[layer], positions)
-        out, lse, a = watched_attention(q, cache.k, cache.v, *where, heads=heads, upto=upto, cap=n, bias=cache.bias)
+    def attention_with_weights(self, q: Queries, cache: Any, context: AttendContext, *, heads: tuple[int, ...], upto, n: int):
+        if self.padded or context.window is not None:
+            return super().attention_with_weights(q, cache, context, heads=heads, upto=upto, n=n)
+        where = (cache.pos, cache.start[context.layer], cache.length[context.layer], context.positions)
+        out, lse, a = attention_with_weights(q, cache.k, cache.v, *where, heads=heads, upto=upto, cap=n, bias=cache.bias)
         return out, lse, a[..., 0, :]
 
 
@@ -55,10 +55,10 @@ class Plain(Dense):
     """Slots in the model's own dtype.
 
     Args:
-        values: where values live: OnDevice(), or in host memory with OnHost() or ByCallback().
+        placement: where values live: OnDevice(), or in host memory with OnHost() or ByCallback().
     """
 
-    values: Any = OnDevice()
+    placement: Any = OnDevice()
 
 
 @struct.dataclass
@@ -66,11 +66,11 @@ class Cast(Dense):
     """Slots in `to` ("bfloat16", "float16", "float32"), whatever the model computes in; rounded once, when stored.
 
     Args:
-        to: the stored dtype.   values: where values live, as in `Plain`.
+        to: the stored dtype.   placement: where values live, as in `Plain`.
     """
 
     to: str = struct.field(pytree_node=False, default="bfloat16")
-    values: Any = OnDevice()
+    placement: Any = OnDevice()
 
     def __post_init__(self):
         if self.to not in ("bfloat16", "float16", "float32"):

@@ -5,7 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
+from kvjax.attend_context import AttendContext
 from kvjax.kernels.ragged_attention import log_denominator, probabilities
+from kvjax.types import Queries
 
 
 def biased(
@@ -17,9 +19,9 @@ def biased(
     return jnp.where(scores > -jnp.inf, scores + found, -jnp.inf)
 
 
-def scored_attention(encode: Any, q, cache: Any, layer: int, *, positions, window: int | None, cap: int):
+def scored_attention(encode: Any, q: Queries, cache: Any, context: AttendContext):
     """(out, lse) of q over every slot held: softmax of the encoder's scores, values weighed where they live."""
-    scores = encode.scores(q, cache, layer, positions=positions, window=window, cap=cap)
+    scores = encode.scores(q, cache, context)
     lse = log_denominator(scores)
-    out = encode.values.weigh(cache.v, cache.start[layer], probabilities(scores, lse))
+    out = encode.placement.weighted_sum(cache.v, cache.start[context.layer], probabilities(scores, lse))
     return out.astype(q.dtype), lse

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from flax import struct
+from jaxtyping import PyTree
 
 from kvjax.stage import Merger
 from kvjax.types import Mask, Scores
@@ -15,6 +16,6 @@ class Drop(Merger):
 
     rewrites: ClassVar[bool] = False
 
-    def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: dict) -> tuple[LayerView, dict]:
+    def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:
         del keep, scores
         return view, memory

@@ -1,6 +1,7 @@
 """Evicted slots averaged into the kept slot whose key is nearest by cosine."""
 
 from flax import struct
+from jaxtyping import PyTree
 
 from kvjax.merge.match import blend, match
 from kvjax.merge.weighted import Average
@@ -21,7 +22,7 @@ class NearestKey(Merger):
 
     threshold: Number = 0.6
 
-    def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: dict) -> tuple[LayerView, dict]:
+    def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:
         del scores
         found = match(view.k, view.valid & ~keep, keep)
         (v,) = blend((view.v,), found, found.u > self.threshold, Average())

@@ -1,6 +1,6 @@
 """Evicted slots blended into the kept slot most like them, if they are like enough (D2O)."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from flax import struct
@@ -83,25 +83,32 @@ class Average:
         return jnp.ones_like(u), jnp.ones_like(u)
 
 
+class Feature(NamedTuple):
+    """What is compared, and what is blended by the likeness found: names of fields of a view."""
+
+    compare: str
+    blend: tuple[str, ...]
+
+
 @struct.dataclass
-class Keys:
-    """Keys and values follow the likeness of the keys. moves: memory → (what is compared, what is blended)."""
+class KeyLikeness:
+    """Keys and values follow the likeness of the keys."""
 
-    moves: ClassVar[dict] = {"tau": ("k", ("k", "v"))}
+    features: ClassVar[tuple[Feature, ...]] = (Feature("k", ("k", "v")),)
 
 
 @struct.dataclass
-class Values:
+class ValueLikeness:
     """Keys and values follow the likeness of the values."""
 
-    moves: ClassVar[dict] = {"tau": ("v", ("k", "v"))}
+    features: ClassVar[tuple[Feature, ...]] = (Feature("v", ("k", "v")),)
 
 
 @struct.dataclass
-class Both:
+class OwnLikeness:
     """Keys follow the keys and values the values, each with a threshold of its own."""
 
-    moves: ClassVar[dict] = {"tau": ("k", ("k",)), "tau_values": ("v", ("v",))}
+    features: ClassVar[tuple[Feature, ...]] = (Feature("k", ("k",)), Feature("v", ("v",)))
 
 
 @struct.dataclass
@@ -114,7 +121,7 @@ class WeightedNearest(Merger):
     Args:
         threshold: EMA(beta), Fixed(tau) or NoThreshold().
         weights: SoftmaxWeights() as in the paper, ScatterMean() as in its release, Average().
-        feature: what likeness is measured on: Keys(), Values() or Both().
+        feature: what likeness is measured on: KeyLikeness(), ValueLikeness() or OwnLikeness().
         spared: the first positions of the text that nothing is merged into (4 leaves the sinks alone).
 
     Merged keys are means of keys rotated at different positions, left as they are. All arithmetic is float32, rounded once.
@@ -124,32 +131,38 @@ class WeightedNearest(Merger):
 
     threshold: Any = EMA()
     weights: Any = SoftmaxWeights()
-    feature: Any = Keys()
+    feature: Any = KeyLikeness()
     spared: Number = 0
 
-    @property
-    def memory(self) -> tuple[str, ...]:
-        return tuple(self.feature.moves)
+    def begin(self, rows: int) -> tuple[Rows, ...]:
+        """A threshold for each feature; NaN before the first eviction."""
+        return tuple(jnp.full(rows, jnp.nan, jnp.float32) for _ in self.feature.features)
 
-    def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: dict) -> tuple[LayerView, dict]:
+    def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: tuple[Rows, ...]) -> tuple[LayerView, tuple[Rows, ...]]:
         del scores
         evicted, targets = view.valid & ~keep, keep & (view.pos >= self.spared)
-        merged, moved = {}, {}
-        for name, (compared, blended) in self.feature.moves.items():
-            found = match(getattr(view, compared), evicted, targets)
+        merged, moved = view, []
+        for feature, before in zip(self.feature.features, memory, strict=True):
+            found = match(getattr(view, feature.compare), evicted, targets)
             some = (found.u > -jnp.inf).any((1, 2))
-            tau = moved[name] = jnp.where(some, self.threshold(found, memory[name]), memory[name])
+            tau = jnp.where(some, self.threshold(found, before), before)
             joins = (found.u > -jnp.inf) & (found.u >= tau[:, None, None])
-            new = blend(tuple(getattr(view, x) for x in blended), found, joins, self.weights)
-            merged.update(zip(blended, new, strict=True))
-            if "k" in blended:  # keys decide how much attention a slot gets
-                merged["stats"] = self.counted(view.stats, found, joins)
-        return view.replace(**merged), moved
+            new = blend(tuple(getattr(view, x) for x in feature.blend), found, joins, self.weights)
+            merged = merged.replace(**dict(zip(feature.blend, new, strict=True)))
+            if "k" in feature.blend:  # keys decide how much attention a slot gets
+                merged = merged.replace(bias=self.counted(view.bias, found, joins))
+            moved.append(tau)
+        return merged, tuple(moved)
 
-    def counted(self, stats: dict, matches: Matches, joins: Mask) -> dict:
-        """The statistics after a merge: a merged slot attracts attention as one token does, and none are kept."""
+    def counted(self, bias: Scores | None, matches: Matches, joins: Mask) -> Scores | None:
+        """The bias after a merge: a merged slot attracts attention as one token does, and none is kept."""
         del matches, joins
-        return stats
+        return bias
+
+
+def _sum_of_members(u: Scores) -> tuple[Scores, Scores]:
+    """Weights of `blend` that add up: n_j ← n_j + Σ n_i."""
+    return jnp.ones_like(u), jnp.zeros_like(u)
 
 
 @struct.dataclass
@@ -162,9 +175,8 @@ class ProportionalNearest(WeightedNearest):
     Source: Token Merging, arXiv 2210.09461, equation 1 ("proportional attention").
     """
 
-    stats: ClassVar[tuple[str, ...]] = ("bias",)
+    biased: ClassVar[bool] = True
 
-    def counted(self, stats: dict, matches: Matches, joins: Mask) -> dict:
-        total = lambda u: (jnp.ones_like(u), jnp.zeros_like(u))  # noqa: E731  n_j ← n_j + Σ n_i
-        (n,) = blend((jnp.exp(stats["bias"])[..., None],), matches, joins, total)
-        return stats | {"bias": jnp.log(n[..., 0])}
+    def counted(self, bias: Scores, matches: Matches, joins: Mask) -> Scores:
+        (n,) = blend((jnp.exp(bias)[..., None],), matches, joins, _sum_of_members)
+        return jnp.log(n[..., 0])

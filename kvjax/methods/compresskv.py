@@ -9,7 +9,7 @@ Differs: budgets are exact whatever the prompt's length; the default repair is t
 from typing import Any
 
 from kvjax.allocate import LayerWeights, RoundRobin
-from kvjax.calibrate.artefact import resolve
+from kvjax.artefacts.artefact import resolve
 from kvjax.policy import Policy
 from kvjax.score import AvgPool, RetrievalHeads
 from kvjax.select import TopK

@@ -1,7 +1,7 @@
 """HCAttention: keys as codes on the device, values in host memory, a few of them read for every query.
 
 *HCAttention: Extreme KV Cache Compression via Heterogeneous Attention Computing for LLMs*, arXiv 2507.19823, section 3.
-Stages: encode Codes(codebook, values=OnHost()) · retrieve CumulativeMass(tau) · nothing is evicted.
+Stages: encode ProductQuantized(codebook, placement=OnHost()) · retrieve TopP(tau) · nothing is evicted.
 Codebooks come from an artefact, one for each layer, KV head and group of channels: the paper's definition. Its table 4b marks these
 with * and finds one codebook shared by all groups slightly better; its text says the opposite.
 Differs: nothing known. Where the paper is silent: the newest token is coded at once, every query head has its own set, and rotated
@@ -10,24 +10,26 @@ keys are coded.
 
 from typing import Any
 
-from kvjax.calibrate.artefact import resolve
-from kvjax.encode import Codes, OnHost, Plain
+from kvjax.artefacts.artefact import resolve
+from kvjax.encode import OnHost, Plain, ProductQuantized
 from kvjax.policy import Policy
-from kvjax.retrieve import CumulativeMass, QueryHead
+from kvjax.retrieve import SetPerQueryHead, TopP
 
 
-def hcattention(artefact: Any = "smollm2-135m", tau: float = 0.9, values: Any = OnHost(), heads: Any = QueryHead()) -> Policy:
+def hcattention(
+    artefact: Any = "smollm2-135m", tau: float = 0.9, placement: Any = OnHost(), heads: Any = SetPerQueryHead()
+) -> Policy:
     """Code every key, keep every value on the host, read the fewest slots whose attention reaches tau.
 
     Args:
         artefact: an Artefact, the path of one, or the name of a built-in one; of the model that will be prefilled. None leaves
             keys as they are: the paper's 50% setting, values offloaded only.
         tau: share of the attention mass a query reads, in (0, 1].
-        values: OnHost(), ByCallback(), or OnDevice() where there is no host to offload to.
-        heads: QueryHead(), GroupUnion() or GroupMean(): whose set it is.
+        placement: OnHost(), ByCallback(), or OnDevice() where there is no host to offload to.
+        heads: SetPerQueryHead(), UnionOfGroup() or SetOfGroupMean(): whose set it is.
     """
     if artefact is None:
-        return Policy(encode=Plain(values=values), retrieve=CumulativeMass(tau=tau, heads=heads))
+        return Policy(encode=Plain(placement=placement), retrieve=TopP(tau=tau, heads=heads))
     found = resolve(artefact, "hcattention")
-    encode = Codes(found.tables["codebook"], origin=found.origin, values=values)
-    return Policy(encode=encode, retrieve=CumulativeMass(tau=tau, heads=heads))
+    encode = ProductQuantized(found.tables["codebook"], origin=found.origin, placement=placement)
+    return Policy(encode=encode, retrieve=TopP(tau=tau, heads=heads))

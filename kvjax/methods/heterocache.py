@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvjax.allocate.roles import Floor, RoleBudgets
-from kvjax.calibrate.artefact import resolve
+from kvjax.artefacts.artefact import resolve
 from kvjax.encode import OnHost
 from kvjax.policy import Policy
 from kvjax.retrieve.clusters import Clusters
@@ -32,9 +32,9 @@ def heterocache(
         artefact: an Artefact, the path of one, or the name of a built-in one; of the model that will be prefilled.
         theta: drift threshold; None for the artefact's stability threshold.
         w: queries of a drift window.   pool: smoothing of the scores along the tokens.
-        rounding: Floor(), as the released code, or Exact(), which loses nothing to rounding and clipping.
+        rounding: Floor(), as the released code, or ExactTotal(), which loses nothing to rounding and clipping.
         window: Tumbling() or Sliding().   host: home of the satellites' whole prompts.
-        even: the same length for all compressed heads (table 4, "w/o allocation"); `policy.replace(retrieve=Everything())` is
+        even: the same length for all compressed heads (table 4, "w/o allocation"); `policy.replace(retrieve=FullAttention())` is
             its "w/o retrieval".
     """
     found = resolve(artefact, "heterocache")

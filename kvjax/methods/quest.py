@@ -1,7 +1,7 @@
 """Quest: everything is kept, and each query reads the pages whose keys could match it best.
 
 *Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference*, arXiv 2406.10774, section 3.
-Stages: retrieve TopPages(tokens) · nothing is evicted.
+Stages: retrieve TopPages(token_budget) · nothing is evicted.
 Differs: generated tokens are read as they come instead of filling pages.
 """
 
@@ -11,12 +11,12 @@ from kvjax.policy import Policy
 from kvjax.retrieve import OwnPages, TopPages
 
 
-def quest(tokens: int | float = 1024, size: int = 16, dense: int = 2, heads: Any = OwnPages()) -> Policy:
-    """Keep every slot, read `tokens` of them a query in pages of `size`.
+def quest(token_budget: int | float = 1024, page_size: int = 16, skip_layers: int = 2, heads: Any = OwnPages()) -> Policy:
+    """Keep every slot, read `token_budget` of them a query in pages of `page_size`.
 
     Args:
-        tokens: an int, or the share of the prompt as a float in (0, 1].
-        size: slots of a page, a multiple of 8.   dense: first layers that read everything.
+        token_budget: an int, or the share of the prompt as a float in (0, 1].
+        page_size: slots of a page, a multiple of 8.   skip_layers: first layers that read everything.
         heads: OwnPages() or SharedPages(): whose pages they are.
     """
-    return Policy(retrieve=TopPages(tokens=tokens, size=size, dense=dense, heads=heads))
+    return Policy(retrieve=TopPages(token_budget=token_budget, page_size=page_size, skip_layers=skip_layers, heads=heads))

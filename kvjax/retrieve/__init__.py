@@ -1,13 +1,13 @@
 """Retrievers: query → the slots it reads."""
 
 from kvjax.retrieve.clusters import Clusters
-from kvjax.retrieve.cumulative import AsTheyAre, CumulativeMass, GroupMean, GroupUnion, QueryHead, Renormalised
+from kvjax.retrieve.top_p import Unnormalized, TopP, SetOfGroupMean, UnionOfGroup, SetPerQueryHead, Renormalized
 from kvjax.retrieve.drift import PivotRefresh, Sliding, Tumbling
-from kvjax.retrieve.everything import Everything
+from kvjax.retrieve.full_attention import FullAttention
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
-    "AsTheyAre", "Clusters", "CumulativeMass", "Everything", "GroupMean", "GroupUnion", "MaskHeads", "OwnPages", "PivotRefresh",
-    "QueryHead", "Renormalised", "SharedPages", "Sliding", "TopPages", "Tumbling", "ZeroOutput", "ZeroQuery",
+    "Unnormalized", "Clusters", "TopP", "FullAttention", "SetOfGroupMean", "UnionOfGroup", "MaskHeads", "OwnPages", "PivotRefresh",
+    "SetPerQueryHead", "Renormalized", "SharedPages", "Sliding", "TopPages", "Tumbling", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

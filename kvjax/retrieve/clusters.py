@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kvjax.calibrate.roles import PIVOT, SATELLITE, is_full
+from kvjax.head_roles import PIVOT, SATELLITE, is_full
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,13 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
-from kvjax.encode.callback import ByCallback
-from kvjax.encode.values import OnHost, listed
+from kvjax.attend_context import AttendContext
+from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Need, WindowQueries
 from kvjax.kernels.select_top import select_top
+from kvjax.placement import OnHost
+from kvjax.placement.by_callback import ByCallback
+from kvjax.placement.lists import listed
 from kvjax.retrieve.clusters import Clusters
 from kvjax.retrieve.pivot_state import PivotState, empty
 from kvjax.retrieve.satellites import deliver
@@ -44,7 +47,7 @@ class Sliding:
 def overlaps(
     chosen: Bool[Array, "b w p n"], reference: Bool[Array, "b p n"], base: Int32[Array, " b"]
 ) -> Float32[Array, "b w p"]:
-    """HC8: O = |I ∩ I_ref| / L_base."""
+    """O = |I ∩ I_ref| / L_base."""
     return (chosen & reference[:, None]).sum(-1) / jnp.maximum(base, 1).astype(jnp.float32)[:, None, None]
 
 
@@ -54,7 +57,7 @@ class PivotRefresh(Retriever):
 
     s_p = max_g pool(softmax(q_p k_p / sqrt(d))) over the pivot's prompt keys alone, I = topk(s_p, L_base); I_ref is that of the
     last prompt query, after a refresh that of the query which caused it. Attention reads every slot held, and hands out a pivot's
-    probabilities by the way (`Encoder.watched`): I_t is chosen with every step, a window's end only compares.
+    probabilities by the way (`Encoder.attention_with_weights`): I_t is chosen with every step, a window's end only compares.
 
     *Timing.* The window that ends with step t decides after its attention. What it asks for is fetched and written after the
     attention of step t + 1, and read from step t + 2 on. A decision that falls on step t + 1 is taken after that arrival: a region
@@ -69,7 +72,7 @@ class PivotRefresh(Retriever):
         origin: which model and calibration the clusters came from.
 
     Decided row by row; the released code averages a batch. No window is judged where L_base is 0 or the pivot holds no more than
-    L_base slots. L_base is floor((total·N - slots of full heads) / |C|), that of the paper under `RoleBudgets`. A layer's sliding
+    L_base slots. L_base is floor((mean_budget·N - slots of full heads) / |C|), the paper's under `RoleBudgets`. A layer's sliding
     window is not applied to the monitored scores.
     Needs a cache whose prompt slots keep their place: nothing may be evicted while decoding.
     Raises: ValueError for clusters of another model, a window below one, a policy that evicts while decoding.
@@ -96,7 +99,7 @@ class PivotRefresh(Retriever):
     def needs(self) -> frozenset[Need]:
         return frozenset({WindowQueries(1)})
 
-    def check(self, model: Any, length: int, total: int) -> None:
+    def check(self, model: Any, length: int, mean_budget: int) -> None:
         if self.clusters.shape != (model.layers, model.heads):
             raise ValueError(
                 f"PivotRefresh has clusters of {self.clusters.shape} layers and KV heads, the model {(model.layers, model.heads)}: "
@@ -108,43 +111,43 @@ class PivotRefresh(Retriever):
         pivots, satellites = self.clusters.pivots, self.clusters.satellites
         if not pivots:
             return ()
-        if {self.host.home, encode.values.home} == {"host"} and isinstance(self.host, ByCallback) != isinstance(
-            encode.values, ByCallback
+        if not self.host.on_device and not encode.placement.on_device and isinstance(self.host, ByCallback) != isinstance(
+            encode.placement, ByCallback
         ):
             raise ValueError(
-                f"one program cannot hold both host arrays and ordered callbacks: values are {encode.values}, the satellites' "
+                f"one program cannot hold both host arrays and ordered callbacks: values are {encode.placement}, the satellites' "
                 f"prompts {self.host}; give both the same home"
             )
         lengths = [int(row.length[0]) for row in rows]
-        sizes = dict(b=len(rows), p=len(pivots), m=len(satellites), n=max(row.k[0].shape[2] for row in rows), w=self.w)
-        state = empty(rows[0].k[0][0], **sizes, traced=self.traced, slots=len(satellites) * sum(lengths), host=self.host)
+        n = max(row.k[0].shape[2] for row in rows)
+        state = empty(
+            rows[0].k[0][0], host=self.host, slots=len(satellites) * sum(lengths), traced=self.traced, b=len(rows), p=len(pivots),
+            m=len(satellites), n=n, w=self.w,
+        )  # fmt: skip
         whole = lambda x: jnp.asarray(np.array(x), jnp.int32)  # noqa: E731
         counts = [np.asarray(d.count)[:, 0] for d in decided]
-        base = [self._base(count, d.total) for count, d in zip(counts, decided, strict=True)]
+        base = [self._base(count, d.mean_budget) for count, d in zip(counts, decided, strict=True)]
         state = state.replace(
             base=whole(base),
             room=whole([[count[layer, h] for layer, h, _ in satellites] for count in counts]),
             held=whole([[count[layer, h] for layer, h in pivots] for count in counts]),
             offset=whole(_offsets(lengths, len(satellites))),
-            reference=jnp.stack([self._first(row, d, b, sizes["n"]) for row, d, b in zip(rows, decided, base, strict=True)]),
+            reference=jnp.stack([self._first(row, d, b, n) for row, d, b in zip(rows, decided, base, strict=True)]),
         )
         return self._save(state, rows)
 
-    def _base(self, count: np.ndarray, total: int) -> int:
+    def _base(self, count: np.ndarray, mean_budget: int) -> int:
         """L_base of one row."""
         full = self.clusters.full
-        return max(0, (total * full.size - int(count[full].sum())) // max(int((~full).sum()), 1))
+        return max(0, (mean_budget * full.size - int(count[full].sum())) // max(int((~full).sum()), 1))
 
     def _first(self, row: Any, decided: Any, base: int, n: int) -> Bool[Array, "p n"]:
         """I_ref of every pivot after the prompt."""
-        how = dict(base=jnp.asarray([base], jnp.int32), pool=self.pool, heads=self.heads, size=n)
-        keep = decided.keep
-        return jnp.stack(
-            [
-                _first_reference(row.evidence[at].window_queries(1)[0], row.k[at][0], keep[at][0], np.int32(h), **how)
-                for at, h in self.clusters.pivots
-            ]
-        )
+        least, found = jnp.asarray([base], jnp.int32), []
+        for at, h in self.clusters.pivots:
+            q, k, keep = row.evidence[at].window_queries(1)[0], row.k[at][0], decided.keep[at][0]
+            found.append(_first_reference(q, k, keep, np.int32(h), base=least, pool=self.pool, heads=self.heads, size=n))
+        return jnp.stack(found)
 
     def _save(self, state: PivotState, rows: list) -> PivotState:
         """The satellites' prompts in host memory."""
@@ -163,15 +166,15 @@ class PivotRefresh(Retriever):
             raise ValueError("the cache has no copy of the satellites' prompts: compress it with this policy")
         return cache
 
-    def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
-        pivots, state, how = self.clusters.of_layer(layer), cache.retrieval, dict(positions=positions, window=window, cap=cap)
+    def attend(self, inputs: AttentionInputs, cache: Any, context: AttendContext):
+        pivots, state = self.clusters.of_layer(context.layer), cache.retrieval
         if not pivots:
-            return *encode.attention(heads.q, cache, layer, **how), cache
-        if heads.q.shape[3] != 1:
-            raise ValueError(f"PivotRefresh watches one token at a time; got {heads.q.shape[3]}")
+            return *context.encode.attention(inputs.q, cache, context), cache
+        if inputs.q.shape[3] != 1:
+            raise ValueError(f"PivotRefresh watches one token at a time; got {inputs.q.shape[3]}")
         p, h = zip(*pivots, strict=True)
         held, n = state.held[:, np.array(p)], state.reference.shape[-1]
-        out, lse, a = encode.watched(heads.q, cache, layer, heads=h, upto=held, n=n, **how)
+        out, lse, a = context.encode.attention_with_weights(inputs.q, cache, context, heads=h, upto=held, n=n)
         rank = probability_keys(self.heads(self.pool(a)), jnp.arange(n) < held[..., None])
         rank, k = lax.optimization_barrier((rank, cache.k))  # keys may be read for it by themselves: before the pool is written
         return out, lse, cache.replace(k=k, retrieval=state.replace(fresh=(*state.fresh, rank)))

@@ -1,6 +1,5 @@
 """Some query heads put out of action while decoding: what a head is worth is what is lost without it."""
 
-from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,7 +7,9 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
-from kvjax.retrieve.everything import Everything
+from kvjax.attend_context import AttendContext
+from kvjax.attention_inputs import AttentionInputs
+from kvjax.retrieve.full_attention import FullAttention
 from kvjax.stage import Encoder, Retriever
 from kvjax.types import Layer, Queries, table
 
@@ -58,7 +59,7 @@ class MaskHeads(Retriever):
     """
 
     mask: Any = table()
-    inner: Any = Everything()
+    inner: Any = FullAttention()
     mode: Any = ZeroQuery()
     origin: str = struct.field(pytree_node=False, default="")
 
@@ -69,11 +70,11 @@ class MaskHeads(Retriever):
     def at(self, layer: Layer) -> "MaskHeads":
         return self.replace(mask=jnp.asarray(self.mask)[layer], inner=self.inner.at(layer))
 
-    def check(self, model: Any, length: int, total: int) -> None:
+    def check(self, model: Any, length: int, mean_budget: int) -> None:
         mask, wanted = np.asarray(self.mask), (model.layers, model.heads * model.groups)
         if mask.shape != wanted or mask.dtype != bool:
             raise ValueError(f"MaskHeads wants a bool mask [layers, query heads] = {wanted}; got {mask.dtype} {mask.shape}")
-        self.inner.check(model, length, total)
+        self.inner.check(model, length, mean_budget)
 
     def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
         return self.inner.build(rows, decided, cache, encode)
@@ -81,9 +82,9 @@ class MaskHeads(Retriever):
     def begin(self, cache: Any) -> Any:
         return self.inner.begin(cache)
 
-    def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
-        seen = replace(heads, q=self.mode.before(heads.q, self.mask))
-        out, lse, cache = self.inner.attend(seen, cache, layer, positions=positions, window=window, encode=encode, cap=cap)
+    def attend(self, inputs: AttentionInputs, cache: Any, context: AttendContext):
+        masked = inputs.replace(q=self.mode.before(inputs.q, self.mask))
+        out, lse, cache = self.inner.attend(masked, cache, context)
         return self.mode.after(out, self.mask), lse, cache
 
     def end(self, cache: Any, encode: Encoder, *, count: Any) -> Any:

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Float32, Int32
 
+from kvjax.stage import RetrieverState
+
 
 @struct.dataclass
-class PageBounds:
+class PageBounds(RetrieverState):
     """Axis letters: p pages of a head, those it does not have included.
 
     Attributes:

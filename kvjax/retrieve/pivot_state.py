@@ -7,11 +7,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
 
+from kvjax.stage import RetrieverState
 from kvjax.types import size_class
 
 
 @struct.dataclass
-class PivotState:
+class PivotState(RetrieverState):
     """Axis letters: p pivots and m satellites of all layers, w queries of a window, n prompt slots, c windows traced.
 
     Attributes:
@@ -68,7 +69,7 @@ class PivotState:
             shift += s.k.shape[0]
         states = [s.replace(offset=o, **_padded(s, widest)) for s, o in zip(states, offsets, strict=True)]
         host = states[0].host
-        cat = jnp.concatenate if host.home == "device" else host.concatenate
+        cat = jnp.concatenate if host.on_device else host.concatenate
         stores = dict(k=cat([s.k for s in states]), v=cat([s.v for s in states]))
         rest = jax.tree.map(lambda *x: jnp.concatenate(x), *(s.replace(k=None, v=None) for s in states))
         return rest.replace(**stores)
@@ -80,14 +81,13 @@ def _padded(state: PivotState, n: int) -> dict:
     return {name: wide(getattr(state, name)) for name in ("chosen", "reference", "latest")}
 
 
-def empty(like: Float[Array, "h n d"], *, host: Any, slots: int, traced: int, **sizes: int) -> PivotState:
+def empty(like: Float[Array, "h n d"], *, host: Any, slots: int, traced: int, b: int, p: int, m: int, n: int, w: int) -> PivotState:
     """A state that has seen nothing.
 
     Args:
         like: keys of a layer, for d and the dtype.   host: the home of the stores.   slots: satellite tokens they hold.
-        traced: windows traced.   sizes: b, p, m, n and w.
+        traced: windows traced.   b, p, m, n, w: sizes, by their axis letters.
     """
-    b, p, m, n, w = (sizes[name] for name in "bpmnw")
     d = like.shape[-1]
     whole = lambda *shape: jnp.zeros(shape, jnp.int32)  # noqa: E731
     store = lambda: host.empty(size_class(slots), d, like.dtype)  # noqa: E731

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -50,10 +51,12 @@ def deliver(cache: Any, encode: Encoder, clusters: Clusters, *, real: Bool[Array
     def satellite(i, pools):
         r, m = order[i] // many, order[i] % many
         chosen = select_top(state.latest[r, pivot_of[m]][None], state.room[r, m][None])[0]
-        where = dict(layer=layer_of[m], head=head_of[m], pivot=jnp.asarray(clusters.pivots)[pivot_of[m], 1])
-        return _overwrite(pools, cache, encode, clusters, row=r, member=m, ranks=jnp.cumsum(chosen, dtype=jnp.int32), **where)
+        return _overwrite(
+            pools, cache, encode, clusters, row=r, member=m, ranks=jnp.cumsum(chosen, dtype=jnp.int32), layer=layer_of[m],
+            head=head_of[m], pivot=jnp.asarray(clusters.pivots)[pivot_of[m], 1],
+        )  # fmt: skip
 
-    k, v, pos, stats = lax.fori_loop(0, count, satellite, (cache.k, cache.v, cache.pos, cache.stats))
+    k, v, pos, slot_state = lax.fori_loop(0, count, satellite, (cache.k, cache.v, cache.pos, cache.state))
     # After the loop that reads it: without an order XLA copies what is written later, every step.
     k, v, pos, latest = lax.optimization_barrier((k, v, pos, state.latest))
     moved = jnp.zeros(real.shape, jnp.int32)
@@ -64,28 +67,27 @@ def deliver(cache: Any, encode: Encoder, clusters: Clusters, *, real: Bool[Array
         refreshes=state.refreshes + (state.pending & real[:, None]),
         fetched=state.fetched + moved.at[order // many].add(picked),
     )
-    return cache.replace(k=k, v=v, pos=pos, stats=stats, retrieval=state)
+    return cache.replace(k=k, v=v, pos=pos, state=slot_state, retrieval=state)
 
 
 def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, member, ranks, layer, head, pivot):
     """One satellite's prompt slots, block by block."""
     state, room = cache.retrieval, cache.retrieval.room[row, member]
     here, there = cache.start[layer, row, head], cache.start[layer, row, pivot]
-    one = dict(layer=layer, head=head, heads=clusters.shape[1])
 
     def block(j, pools):
-        k, v, pos, stats = pools
+        k, v, pos, slot_state = pools
         i = j * _BLOCK + jnp.arange(_BLOCK, dtype=jnp.int32)
         slot = there + jnp.searchsorted(ranks, i + 1, side="left").astype(jnp.int32)
         at = jnp.take(pos, slot, mode="clip").astype(jnp.int32)
         source = state.offset[row, member] + jnp.where(i < room, at, 0)
         target = jnp.where(i < room, here + i, cache.slots)
-        keys = stored(encode, state.host.take(state.k, source), **one)
+        keys = stored(encode, state.host.take(state.k, source), layer=layer, head=head, heads=clusters.shape[1])
         return (
             k.at[target].set(keys.astype(k.dtype), mode="drop"),
-            encode.values.append(v, target, state.host.take(state.v, source)),
+            encode.placement.append(v, target, state.host.take(state.v, source)),
             pos.at[target].set(at.astype(pos.dtype), mode="drop"),
-            {name: x.at[target].set(0.0, mode="drop") for name, x in stats.items()},  # tokens as they came: nothing is merged
+            jax.tree.map(lambda x: x.at[target].set(0, mode="drop"), slot_state),  # tokens as they came: nothing is merged
         )
 
     return lax.fori_loop(0, -(-room // _BLOCK), block, pools)

@@ -8,6 +8,8 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Float, Float32, Int32
 
+from kvjax.attend_context import AttendContext
+from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, slots_of
 from kvjax.kernels.gather_attention import gather_attention
 from kvjax.kernels.ragged_attention import ragged_attention
@@ -38,78 +40,79 @@ class SharedPages:
 class TopPages(Retriever):
     """Attention over the pages of the largest bound u = Σ_c max(q_c M_c, q_c m_c), M and m the page's greatest and least keys.
 
-    Pages are `size` slots of what compress left of the prompt, in order. Slots behind the last whole page and tokens that came
+    Pages are `page_size` slots of what compress left of the prompt, in order. Slots behind the last whole page and tokens that came
     after the prompt are always read; they count as one page.
 
     Args:
-        tokens: what a query reads, in pages: an int, or the share of the prompt as a float in (0, 1]. At least three pages.
-        size: slots of a page.   dense: first layers that read everything, as every layer with a sliding window does.
+        token_budget: what a query reads, in pages: an int, or the share of the prompt as a float in (0, 1]. At least three pages.
+        page_size: slots of a page.   skip_layers: first layers that read everything, as every layer with a sliding window does.
         heads: OwnPages() (a list for every query head) or SharedPages() (one for the query heads of a KV head).
 
-    Nothing is evicted; the bounds take 2 / size of the keys' bytes on top. How many tokens, or what share, is data.
+    Nothing is evicted; the bounds take 2 / page_size of the keys' bytes on top. How many tokens, or what share, is data.
     Needs keys as numbers and values on the device, and slots that keep their place: nothing may be evicted while decoding.
     Raises: TypeError, ValueError for numbers out of range; for an encoder or a schedule of another kind, when compressing.
     Source: Quest, arXiv 2406.10774, section 3.2. Differs: generated tokens are read as they come instead of filling pages.
     """
 
     stepwise: ClassVar[bool] = True
-    tokens: Number = 1024
-    size: int = struct.field(pytree_node=False, default=16)
-    dense: int = struct.field(pytree_node=False, default=2)
+    token_budget: Number = 1024
+    page_size: int = struct.field(pytree_node=False, default=16)
+    skip_layers: int = struct.field(pytree_node=False, default=2)
     heads: Any = OwnPages()
 
     def __post_init__(self):
-        check_budget(self.tokens)
-        if self.size < 1 or self.size % ALIGN:
-            raise ValueError(f"a page is a multiple of {ALIGN} slots, as regions are aligned; got size={self.size}")
+        check_budget(self.token_budget)
+        if self.page_size < 1 or self.page_size % ALIGN:
+            raise ValueError(f"a page is a multiple of {ALIGN} slots, as regions are aligned; got page_size={self.page_size}")
 
     def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> PageBounds:
-        if encode.rewrites or encode.values.home != "device":
+        if encode.rewrites or not encode.placement.on_device:
             raise ValueError(f"TopPages reads keys and values as numbers on the device; got {encode}: use Plain() or Cast()")
         held = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
-        full = (held // self.size).astype(np.int32)
+        full = (held // self.page_size).astype(np.int32)
         wanted = [self._pages(int(row.length[0]), int(full[:, r].max())) for r, row in enumerate(rows)]
         pages = size_class(int(full.max()))
-        of_layer = lambda i: page_bounds(cache.k, cache.start[i], jnp.asarray(full[i]), size=self.size, pages=pages)  # noqa: E731
-        bounds = [of_layer(i) for i in range(self.dense, len(full))]
+        of_layer = lambda i: page_bounds(cache.k, cache.start[i], jnp.asarray(full[i]), size=self.page_size, pages=pages)  # noqa: E731
+        bounds = [of_layer(i) for i in range(self.skip_layers, len(full))]
         low, high = (tuple(b[side] for b in bounds) for side in (0, 1))
         count = dict(full=jnp.asarray(full), pages=jnp.asarray(wanted, jnp.int32))
-        return PageBounds(low=low, high=high, **count, most=min(power_of_two(max(wanted)), pages), size=self.size)
+        return PageBounds(low=low, high=high, **count, most=min(power_of_two(max(wanted)), pages), size=self.page_size)
 
     def _pages(self, length: int, full: int) -> int:
         """Pages a query of a prompt of `length` tokens reads beside the last."""
-        asked = slots_of(self.tokens, length)
-        return full if asked >= length else max(3, asked // self.size) - 1
+        asked = slots_of(self.token_budget, length)
+        return full if asked >= length else max(3, asked // self.page_size) - 1
 
     def begin(self, cache: Any) -> Any:
         if cache.evidence:
             raise ValueError("TopPages needs slots that keep their place: use when=AfterPrefill() or another retriever")
         if not isinstance(state := cache.retrieval, PageBounds):
             raise ValueError("the cache has no bounds of its pages: compress it with this policy")
-        if (state.size, len(state.low)) != (self.size, max(cache.start.shape[0] - self.dense, 0)):
+        if (state.size, len(state.low)) != (self.page_size, max(cache.start.shape[0] - self.skip_layers, 0)):
             raise ValueError(
-                f"the cache has pages of {state.size} slots in its last {len(state.low)} layers, not of {self.size} in all but "
-                f"{self.dense}: compress it with this policy"
+                f"the cache has pages of {state.size} slots in its last {len(state.low)} layers, not of {self.page_size} in all "
+                f"but {self.skip_layers}: compress it with this policy"
             )
         return cache
 
-    def attend(self, heads: Any, cache: Any, layer: int, *, positions, window: int | None, encode: Encoder, cap: int):
-        if layer < self.dense or window is not None:
-            return *encode.attention(heads.q, cache, layer, positions=positions, window=window, cap=cap), cache
-        if heads.q.shape[3] != 1:
-            raise ValueError(f"TopPages selects for one token at a time; got {heads.q.shape[3]}")
-        paged = self._paged(heads.q, cache, layer)
-        behind = cache.retrieval.full[layer] * self.size
+    def attend(self, inputs: AttentionInputs, cache: Any, context: AttendContext):
+        layer, q = context.layer, inputs.q
+        if layer < self.skip_layers or context.window is not None:
+            return *context.encode.attention(q, cache, context), cache
+        if q.shape[3] != 1:
+            raise ValueError(f"TopPages selects for one token at a time; got {q.shape[3]}")
+        paged = self._paged(q, cache, layer)
+        behind = cache.retrieval.full[layer] * self.page_size
         where = cache.start[layer] + behind, cache.length[layer] - behind
-        rest = ragged_attention(heads.q, cache.k, cache.v, cache.pos, *where, positions, bias=cache.bias)
+        rest = ragged_attention(q, cache.k, cache.v, cache.pos, *where, context.positions, bias=cache.bias)
         return *together(paged, rest), cache
 
     def _paged(self, q: Float[Array, "b h g 1 d"], cache: Any, layer: int):
         """Attention over the pages chosen, (out, lse)."""
         state, (b, h, g, _, d) = cache.retrieval, q.shape
-        bounds = self.heads(upper_bounds(q[:, :, :, 0], state.low[layer - self.dense], state.high[layer - self.dense]))
+        bounds = self.heads(upper_bounds(q[:, :, :, 0], state.low[layer - self.skip_layers], state.high[layer - self.skip_layers]))
         lists = bounds.shape[2]
-        slots, count = listed_pages(bounds, state.full[layer], state.pages, most=state.most, size=self.size)
+        slots, count = listed_pages(bounds, state.full[layer], state.pages, most=state.most, size=self.page_size)
         slots = (cache.start[layer][..., None, None] + slots).reshape(b, h * lists, -1)
         rows, count = q.reshape(b, h * lists, g // lists, 1, d), count.reshape(b, -1)
         out, lse = gather_attention(rows, cache.k, cache.v, slots, count, bias=cache.bias)

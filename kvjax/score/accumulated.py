@@ -1,7 +1,5 @@
 """Attention mass received so far as the score (H2O and its mean form)."""
 
-from typing import Any, ClassVar
-
 import jax.numpy as jnp
 from flax import struct
 
@@ -19,24 +17,25 @@ class AccumulatedAttention(Scorer):
     Source: H2O, arXiv 2306.14048, algorithm 1; group mean under grouped queries (the release breaks there).
     """
 
-    stats: ClassVar[tuple[str, ...]] = ("mass",)
-
     @property
     def needs(self) -> frozenset[Need]:
         return frozenset({ColumnSums()})
 
-    def observe(self, view: LayerView, seen: Evidence) -> dict[str, Any]:
-        return {"mass": view.stats["mass"] + seen.column_sums()}
+    def init(self, shape: tuple[int, int, int]) -> Scores:
+        return jnp.zeros(shape, jnp.float32)
 
-    def score(self, view: LayerView, seen: Evidence) -> Scores:
-        del seen
-        return view.stats["mass"]
+    def observe(self, view: LayerView, evidence: Evidence) -> Scores:
+        return view.state + evidence.column_sums()
+
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
+        del evidence
+        return view.state
 
 
 @struct.dataclass
 class VisibleMeanAttention(AccumulatedAttention):
     """u[j] = Σ_t mean_g A[t, j] / (number of queries that could see j): the sum without its bias to early keys."""
 
-    def score(self, view: LayerView, seen: Evidence) -> Scores:
-        queries = seen.length[:, None, None] - view.pos
-        return view.stats["mass"] / jnp.maximum(queries, 1)
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
+        queries = evidence.length[:, None, None] - view.pos
+        return view.state / jnp.maximum(queries, 1)

@@ -67,8 +67,8 @@ class ExpectedAttention(Scorer):
     def needs(self) -> frozenset[Need]:
         return frozenset({QueryMoments(self.sinks)})
 
-    def score(self, view: LayerView, seen: Evidence) -> Scores:
-        moments, r = seen.moments(self.sinks), mean_rotation(seen.rope, seen.length, self.future)
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
+        moments, r = evidence.moments(self.sinks), mean_rotation(evidence.rope, evidence.length, self.future)
         mu = jnp.einsum("bdc,bhgc->bhgd", r, moments.mean)
         sigma = jnp.einsum("bij,bhgjk,blk->bhgil", r, moments.covariance(), r) if self.covariance else None
         mass = expected_mass(gaussian_logits(view.k, mu, sigma), view.valid & (view.pos >= self.sinks))

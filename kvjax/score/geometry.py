@@ -29,6 +29,6 @@ class KeyDiff(Scorer):
     Keys are the rotated ones, as in the reference code. Source: *KeyDiff*, arXiv 2504.15364, section 3.
     """
 
-    def score(self, view: LayerView, seen: Evidence) -> Scores:
-        del seen
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
+        del evidence
         return key_difference(view.k, view.valid)

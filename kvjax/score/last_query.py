@@ -43,6 +43,6 @@ class LastQuery(Scorer):
     def needs(self) -> frozenset[Need]:
         return frozenset({WindowQueries(1)})
 
-    def score(self, view: LayerView, seen: Evidence) -> Scores:
-        a = window_scores(seen.window_queries(1), view.k, pos=view.pos, valid=view.valid, length=seen.length)
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
+        a = window_scores(evidence.window_queries(1), view.k, pos=view.pos, valid=view.valid, length=evidence.length)
         return self.heads(self.pool(a))

@@ -21,6 +21,6 @@ class KeyNorm(Scorer):
     Source: *A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression*, arXiv 2406.11430, section 3.
     """
 
-    def score(self, view: LayerView, seen: Evidence) -> Scores:
-        del seen
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
+        del evidence
         return -norm(view.k)

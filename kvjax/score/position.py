@@ -13,6 +13,6 @@ from kvjax.view import LayerView
 class Recency(Scorer):
     """u = position. With `TopK(sinks=s)` this is StreamingLLM's selection, with `TopK()` a local window."""
 
-    def score(self, view: LayerView, seen: Evidence) -> Scores:
-        del seen
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
+        del evidence
         return view.pos.astype(jnp.float32)

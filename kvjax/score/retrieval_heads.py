@@ -74,7 +74,7 @@ class RetrievalHeads(Scorer):
     def at(self, layer: Layer) -> "RetrievalHeads":
         return self.replace(heads=jnp.asarray(self.heads)[layer])
 
-    def check(self, model: Any, length: int, total: int) -> None:
+    def check(self, model: Any, length: int, mean_budget: int) -> None:
         heads, there = np.asarray(self.heads), model.heads * model.groups
         if heads.ndim != 2 or heads.shape[0] != model.layers or not heads.shape[1] or heads.dtype.kind not in "iu":
             raise ValueError(
@@ -86,12 +86,12 @@ class RetrievalHeads(Scorer):
         if any(len(set(row)) < len(row) for row in heads.tolist()):
             raise ValueError("RetrievalHeads: a layer names a query head twice; name each head once")
 
-    def score(self, view: LayerView, seen: Evidence) -> Scores:
-        q = seen.window_queries(self.window)
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
+        q = evidence.window_queries(self.window)
         heads, where = jnp.asarray(self.heads), dict(pos=view.pos, valid=view.valid)
         owner = heads // q.shape[2]
-        mass = mass_of_heads(q, view.k, heads, length=seen.length, **where)
-        before = view.valid & (view.pos < (seen.length - self.window)[:, None, None])
+        mass = mass_of_heads(q, view.k, heads, length=evidence.length, **where)
+        before = view.valid & (view.pos < (evidence.length - self.window)[:, None, None])
         p = head_scores(mass, before[:, owner], self.pool)
         slots = jnp.where(view.valid, view.pos, -1)
         return lax.cond(

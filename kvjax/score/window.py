@@ -37,9 +37,9 @@ class WindowAttention(Scorer):
     def needs(self) -> frozenset[Need]:
         return frozenset({WindowQueries(self.window)})
 
-    def score(self, view: LayerView, seen: Evidence) -> Scores:
-        q = seen.window_queries(self.window)
-        mass = window_scores(q, view.k, pos=view.pos, valid=view.valid, length=seen.length)
-        mean = mass / jnp.minimum(seen.length, self.window)[:, None, None, None]
-        before = (view.valid & (view.pos < (seen.length - self.window)[:, None, None]))[:, :, None]
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
+        q = evidence.window_queries(self.window)
+        mass = window_scores(q, view.k, pos=view.pos, valid=view.valid, length=evidence.length)
+        mean = mass / jnp.minimum(evidence.length, self.window)[:, None, None, None]
+        before = (view.valid & (view.pos < (evidence.length - self.window)[:, None, None]))[:, :, None]
         return self.heads(jnp.where(before, self.pool(jnp.where(before, mean, 0.0)), mean))

@@ -61,7 +61,7 @@ def test_a_random_cache_is_a_real_one_but_for_its_numbers(lm, pre, policy):
     for name in ("start", "length", "capacity", "position", "steps"):
         np.testing.assert_array_equal(getattr(made, name), getattr(real, name))
     for head in made.kept(layer=2)[0]:
-        assert len(np.unique(head)) == policy.total(90) and head[-1] == 89 and np.diff(head).max() <= -(-90 // len(head))
+        assert len(np.unique(head)) == policy.mean_budget(90) and head[-1] == 89 and np.diff(head).max() <= -(-90 // len(head))
     for pool in (made.k, made.v):
         assert abs(float(pool.mean())) < 0.05 and abs(float(pool.std()) - 1) < 0.05
     assert not np.array_equal(made.k, made.v) and len(np.unique(made.k[:, 0])) > 0.99 * made.slots
@@ -93,7 +93,7 @@ BAD = [
     (["--policy", "streaming_llm"], "its stage `when`, Every"),
     (["--policy", "adakv"], "its stage `allocate`, Adaptive"),
     (["--policy", "quest"], "its stage `retrieve`, TopPages"),
-    (["--policy", "hcattention"], "its stage `encode`, Codes"),
+    (["--policy", "hcattention"], "its stage `encode`, ProductQuantized"),
     (["--policy", "snapkv,compresskv"], "compresskv 0.5 cannot be timed on random numbers: its stage `allocate`, LayerWeights"),
     (["--new", "0"], "--new"),
 ]

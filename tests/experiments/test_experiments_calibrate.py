@@ -10,7 +10,7 @@ from experiments.calibrate.text import described, stretches
 from experiments.commands.calibrate import parse_settings
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
-from kvjax.calibrate.artefact import load
+from kvjax.artefacts.artefact import load
 
 SMALL = ["--samples", 2, "--length", 200, "--set", "groups=2", "--set", "centroids=8", "--set", "max_iter=3"]
 

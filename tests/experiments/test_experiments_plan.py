@@ -36,7 +36,7 @@ def test_a_planned_cache_is_what_is_allocated(name, budget, lm, pre):
     policy = policy_of(name, budget)
     found = planned(lm.decoder, policy, 90, new=NEW, dtype=jnp.float32)
     device, host = cache_bytes(found)
-    cache = kvjax.compress(pre, policy, room=policy.when.room(NEW, 1))
+    cache = kvjax.compress(pre, policy, headroom=policy.when.headroom(NEW, 1))
     assert (found.slots, sum(device.values()), sum(host.values())) == (cache.slots, cache.nbytes, cache.host_nbytes)
     held = {"keys": cache.k.nbytes, "positions": cache.pos.nbytes, "regions": 4 * cache.start.nbytes}
     assert {part: device[part] for part in held} == held

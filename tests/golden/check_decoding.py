@@ -3,7 +3,7 @@
 import numpy as np
 
 from kvjax.policy import Policy
-from kvjax.prefill import Prefilled
+from kvjax.prefill.run import Prefilled
 from tests.golden.check_model import DECODE_LOGITS, first_row, rows_of
 from tests.golden.folder import Cell
 from tests.golden.policies import press_of

@@ -3,7 +3,7 @@
 import numpy as np
 
 import kvjax
-from kvjax.prefill import Prefilled
+from kvjax.prefill.run import Prefilled
 from tests.golden.result import Result, judged, within
 
 PREFILL_LOGITS, KEYS, DECODE_LOGITS = 2e-4, 1e-4, 5e-4
@@ -42,7 +42,7 @@ def check_decode(name: str, lm, pre: Prefilled, ref: dict) -> Result:
     """The recorded greedy tokens fed to the full cache; logits of row 0."""
     policy = kvjax.methods.full()
     steps = ref["greedy_ids"].shape[1]
-    cache = kvjax.compress(pre, policy, room=steps)
+    cache = kvjax.compress(pre, policy, headroom=steps)
     fed = kvjax.extend(lm, cache, rows_of(ref["greedy_ids"]), policy, return_logits=True)
     checks = [within("logits", first_row(fed.logits, ref["greedy_logits"]), DECODE_LOGITS)]
     return judged(name, f"decode, full cache, {steps} steps", checks)

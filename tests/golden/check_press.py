@@ -4,7 +4,7 @@ import numpy as np
 
 import kvjax
 from kvjax.policy import Policy
-from kvjax.prefill import Prefilled
+from kvjax.prefill.run import Prefilled
 from tests.golden.check_decoding import check_decoding_cell
 from tests.golden.check_model import DECODE_LOGITS, first_row, rows_of
 from tests.golden.folder import Cell
@@ -32,7 +32,7 @@ def kept_mask(cache, length: int) -> np.ndarray:
 
 def _after_prefill(lm, pre: Prefilled, cell: Cell, policy: Policy) -> list[tuple[bool, str]]:
     ids, keep = rows_of(cell.arrays["decode_ids"]), cell.arrays["keep"]
-    cache = kvjax.compress(pre, policy, room=len(ids[0]))
+    cache = kvjax.compress(pre, policy, headroom=len(ids[0]))
     ours, sure = kept_mask(cache, keep.shape[-1]), _decided(cell)
     differing = ours != keep
     wrong = int((differing & sure).sum())

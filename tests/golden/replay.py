@@ -7,7 +7,7 @@ import numpy as np
 
 import kvjax
 from kvjax.policy import Policy
-from kvjax.prefill import Prefilled
+from kvjax.prefill.run import Prefilled
 from tests.golden.margin import NOISE
 from tests.reference.key_diff import key_diff
 from tests.reference.key_norm import key_norm
@@ -35,7 +35,7 @@ class Replay:
 def replay(lm, pre: Prefilled, policy: Policy, ids: list[list[int]]) -> Replay:
     """Feed `ids` one token at a time; at every cut look at the scores first."""
     steps, every = len(ids[0]), int(policy.when.k)
-    cache = kvjax.compress(pre, policy, room=steps)
+    cache = kvjax.compress(pre, policy, headroom=steps)
     patient = policy.replace(when=kvjax.Every(10**6, after_prefill=False))
     n, (layers, rows, _) = pre.lengths[0], cache.lengths.shape
     labels = np.tile(np.arange(n + steps), (layers, rows, 1))

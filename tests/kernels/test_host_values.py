@@ -13,14 +13,14 @@ deviceless.require()
 
 import kvjax  # noqa: E402
 from kvjax.encode import OnHost, Plain  # noqa: E402
-from kvjax.encode.store import on_host  # noqa: E402
 from kvjax.kernels.compact import Moves  # noqa: E402
+from kvjax.placement.store import on_host  # noqa: E402
 from tests.conftest import policy_of  # noqa: E402
 from tests.decode_loop import copies, decode, operands, pools  # noqa: E402
 
 SLOTS = 1 << 18
 POLICIES = {
-    "full": policy_of("full").replace(encode=Plain(values=OnHost())),
+    "full": policy_of("full").replace(encode=Plain(placement=OnHost())),
     "hcattention": policy_of("hcattention"),
     "heterocache": policy_of("heterocache"),
 }
@@ -56,19 +56,19 @@ def test_decode_beside_host_memory(name, lm):
     program, cache = program_of(lm, POLICIES[name])
     text, memory = program.as_text(), program.memory_analysis()
     pool, held = sum(x.nbytes for x in pools(cache) if not on_host(x)), cache.host_nbytes
-    assert pool >= SLOTS * 4 and (held >= SLOTS * 64) == (cache.values == OnHost())
+    assert pool >= SLOTS * 4 and (held >= SLOTS * 64) == (cache.placement == OnHost())
     assert memory.alias_size_in_bytes >= pool and memory.temp_size_in_bytes < SLOTS  # not a byte a slot
     assert memory.host_alias_size_in_bytes == held and memory.host_temp_size_in_bytes < 4096
     assert not copies(program, SLOTS) and text.count('custom_call_target="HostExecute"') == len(meanwhile(text))
     # one host computation a layer, while the device lists the next slots; or one that fetches satellites' keys and values
-    assert len(meanwhile(text)) == (lm.decoder.layers if cache.values == OnHost() else 1)
+    assert len(meanwhile(text)) == (lm.decoder.layers if cache.placement == OnHost() else 1)
     assert all("fusion" in work for work in meanwhile(text))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["h2o", "d2o"])
 def test_evicting_moves_host_rows_in_place(name, lm):
-    program, cache = program_of(lm, policy_of(name).replace(encode=Plain(values=OnHost())))
+    program, cache = program_of(lm, policy_of(name).replace(encode=Plain(placement=OnHost())))
     memory = program.memory_analysis()
     assert memory.host_alias_size_in_bytes == cache.host_nbytes and memory.host_temp_size_in_bytes < 4096
     assert memory.temp_size_in_bytes < SLOTS and not copies(program, SLOTS)

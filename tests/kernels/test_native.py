@@ -11,7 +11,7 @@ import pytest
 
 from kvjax.kernels.codebook_scores import native as codes
 from kvjax.kernels.native import library
-from kvjax.kernels.ragged_attention import api, native, ragged_attention, ragged_scores, watched_attention
+from kvjax.kernels.ragged_attention import api, attention_with_weights, native, ragged_attention, ragged_scores
 from kvjax.kernels.ragged_attention.shapes import SMOLLM2_BATCH
 
 from . import oracle
@@ -104,7 +104,7 @@ def test_positions_may_be_16_bits():
 @pytest.mark.parametrize("d, g", [(64, 3), (80, 1), (128, 16)])
 def test_watched_attention_of_real_models(d, g, dtype):
     q, k, v, pos, start, length, q_pos = operands = make([[300, 7], [0, 513]], g, 1, d, dtype)
-    out, lse, got = watched_attention(*operands, heads=(0, 1), upto=length, cap=513, impl="native")
+    out, lse, got = attention_with_weights(*operands, heads=(0, 1), upto=length, cap=513, impl="native")
     want = oracle.ragged(*map(np.asarray, operands), cap=513)
     for a, b in zip((out, lse, got), want, strict=True):
         close(a, b, dtype)
@@ -113,9 +113,9 @@ def test_watched_attention_of_real_models(d, g, dtype):
 def test_watching_one_head_is_watching_all_of_them():
     operands = make([[700, 64, 2000, 0]], 3, 1, 16, "float32", seed=4)
     how, upto = dict(cap=2000, impl="native"), operands[5] - operands[5] // 3
-    _, _, every = watched_attention(*operands, heads=(0, 1, 2, 3), upto=upto, **how)
+    _, _, every = attention_with_weights(*operands, heads=(0, 1, 2, 3), upto=upto, **how)
     for head in range(4):
-        _, _, got = watched_attention(*operands, heads=(head,), upto=upto[:, [head]], **how)
+        _, _, got = attention_with_weights(*operands, heads=(head,), upto=upto[:, [head]], **how)
         np.testing.assert_array_equal(got[:, 0], every[:, head])
 
 
@@ -126,7 +126,7 @@ def test_a_region_outside_the_pool_is_an_error_and_not_a_crash(start, length):
     for call in (
         lambda: ragged_attention(q, k, v, pos, *where, impl="native"),
         lambda: ragged_scores(q, k, pos, *where, cap=8, impl="native"),
-        lambda: watched_attention(q, k, v, pos, *where, heads=(0,), upto=where[1], cap=8, impl="native"),
+        lambda: attention_with_weights(q, k, v, pos, *where, heads=(0,), upto=where[1], cap=8, impl="native"),
     ):
         with pytest.raises(jax.errors.JaxRuntimeError, match="outside the pool"):
             jax.block_until_ready(call())

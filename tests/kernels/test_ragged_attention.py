@@ -104,7 +104,7 @@ def test_a_bias_is_added_to_its_slots_scores(impl, case, dtype):
     bias, cap = jnp.asarray(biases(np.asarray(start), np.asarray(length), len(k))), int(np.max(lengths))
     check(impl, operands, dtype, window, cap, bias)
     heads, how = (1, 0), dict(window=window, impl=impl, bias=bias)
-    out, lse, got = op.watched_attention(*operands, heads=heads, upto=length[:, heads] // 2, cap=cap, **how)
+    out, lse, got = op.attention_with_weights(*operands, heads=heads, upto=length[:, heads] // 2, cap=cap, **how)
     for seen, plain in zip((out, lse), op.ragged_attention(*operands, **how), strict=True):
         np.testing.assert_array_equal(seen, plain)
     some = q[:, heads], k, v, pos, start[:, heads], length[:, heads] // 2, q_pos
@@ -162,7 +162,7 @@ def test_watched_probabilities_are_about_the_first_slots_alone(impl, case):
     heads, cap = tuple(reversed(range(q.shape[1]))), int(length.max()) + 40
     part = lambda share: jnp.minimum(length, (length * share).astype(jnp.int32) + 1)[:, heads]  # noqa: E731
     for upto in (length[:, heads] + 9, part(0.6), jnp.minimum(length[:, heads], 256), 0 * part(1)):
-        out, lse, got = op.watched_attention(*operands, heads=heads, upto=upto, cap=cap, window=window, impl=impl)
+        out, lse, got = op.attention_with_weights(*operands, heads=heads, upto=upto, cap=cap, window=window, impl=impl)
         plain = op.ragged_attention(*operands, window=window, impl=impl)
         np.testing.assert_array_equal(out, plain[0])
         np.testing.assert_array_equal(lse, plain[1])
@@ -175,9 +175,9 @@ def test_watched_probabilities_do_not_drown_in_what_lies_behind(impl):
     q, k, v, pos, start, length, q_pos = make([[300]], 2, 1, 16, "float32")
     k = k.at[int(start[0, 0]) + 299].set(1e4 * q[0, 0, 0, 0])
     how = dict(heads=(0,), upto=length - 1, cap=300, impl=impl)
-    got = op.watched_attention(q, k, v, pos, start, length, q_pos, **how)[2]
+    got = op.attention_with_weights(q, k, v, pos, start, length, q_pos, **how)[2]
     np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-5)
-    less = op.watched_attention(q, k, v, pos, start, length - 1, q_pos, **how)[2]
+    less = op.attention_with_weights(q, k, v, pos, start, length - 1, q_pos, **how)[2]
     np.testing.assert_allclose(got, less, rtol=1e-5)
 
 
@@ -185,7 +185,7 @@ def test_watched_probabilities_have_a_cap():
     operands = make([[300, 20]], 2, 1, 16, "float32")
     for impl in (*api.IMPLEMENTATIONS, "native"):
         how = dict(heads=(1, 0), upto=operands[5][:, ::-1], impl=impl)
-        got = op.watched_attention(*operands, cap=270, **how)[2]
+        got = op.attention_with_weights(*operands, cap=270, **how)[2]
         assert got.shape == (1, 2, 2, 1, 270)
         np.testing.assert_allclose(got.sum(-1), 1, rtol=1e-5)
 
@@ -214,7 +214,7 @@ def test_refusals_name_the_way_out():
         op.ragged_scores(q, k, pos, start, length, q_pos, cap=0)
     for heads in ((0, 0), (2,)):
         with pytest.raises(ValueError, match="different ones below 2"):
-            op.watched_attention(q, k, v, pos, start, length, q_pos, heads=heads, upto=length[:, : len(heads)], cap=9)
+            op.attention_with_weights(q, k, v, pos, start, length, q_pos, heads=heads, upto=length[:, : len(heads)], cap=9)
     # Under the run-time type checks of this suite the annotations speak first.
     with pytest.raises(ValueError, match="one a slot"):
         api._check(q, k, v, pos, start, length, q_pos, None, jnp.zeros(3))

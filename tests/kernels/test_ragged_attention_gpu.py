@@ -13,7 +13,7 @@ deviceless.require()
 
 from kvjax.kernels.gather_attention import gather_attention  # noqa: E402
 from kvjax.kernels.gather_attention import triton as gather  # noqa: E402
-from kvjax.kernels.ragged_attention import probabilities, ragged_attention, shapes, triton, watched_attention  # noqa: E402
+from kvjax.kernels.ragged_attention import attention_with_weights, probabilities, ragged_attention, shapes, triton  # noqa: E402
 from tests.conftest import policy_of  # noqa: E402
 from tests.decode_loop import copies, decode, operands, pools  # noqa: E402
 
@@ -234,7 +234,7 @@ def test_chooses_by_platform(name):
 
 def test_watching_is_attention_by_the_kernel_too():
     *operands, length, q_pos = specs()
-    watch = jax.jit(lambda *x: watched_attention(*x[:-1], heads=(1, 5), upto=x[-1], cap=512))
+    watch = jax.jit(lambda *x: attention_with_weights(*x[:-1], heads=(1, 5), upto=x[-1], cap=512))
     text = deviceless.compiled(watch, *operands, length, q_pos, jax.ShapeDtypeStruct((1, 2), jnp.int32)).as_text()
     assert len(re.findall('custom_call_target="triton_kernel_call"', text)) == 3 and " while(" not in text
 

@@ -1,6 +1,7 @@
 """The C++ kernels compiled for this processor, once a machine, and made known to XLA.
 
-The library is kept in `kvjax.home.cache_folder()` under a digest of all that goes into it: sources, jaxlib, compiler, processor.
+The library is kept in `kvjax.user_folder.cache_folder()` under a digest of all that goes into it: sources, jaxlib,
+compiler, processor.
 """
 
 import ctypes
@@ -20,14 +21,16 @@ import jax
 import jaxlib.version
 import numpy as np
 
-from kvjax.home import cache_folder
+from kvjax.user_folder import cache_folder
 
-SOURCES = ("attention.cc", "codebook.cc", "linear.cc", "mass.cc", "softmax.cc", "top.cc", "values.cc", "watched.cc")
+SOURCES = (
+    "attention.cc", "attention_with_weights.cc", "codebook.cc", "linear.cc", "softmax.cc", "top.cc", "top_p.cc",
+    "values.cc")
 CALLS = tuple(
     f"kvjax_{name}"
     for name in (
-        "ragged_attention", "ragged_scores", "gather_attention", "codebook_scores", "linear", "select_mass", "select_top",
-        "softmax", "watched_attention", "weighted_values",
+        "ragged_attention", "ragged_scores", "gather_attention", "codebook_scores", "linear", "select_top_p", "select_top",
+        "softmax", "attention_with_weights", "weighted_values",
     )
 )
 #: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.

@@ -7,7 +7,7 @@ from kvjax.kernels.dispatch import Operation
 
 from . import reference, xla
 
-#: Implementations that run anywhere, by name; each module defines `attention`, `scores` and `watched`.
+#: Implementations that run anywhere, by name; each module defines `attention`, `scores` and `attention_with_weights`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
 _KERNELS = {"triton": "cuda", "native": "cpu"}
 _OPERATION = Operation("ragged attention", IMPLEMENTATIONS, _KERNELS, __package__, by_name={"mosaic": "cuda"})
@@ -62,7 +62,7 @@ def ragged_attention(
     return _OPERATION.call(impl, "attention", q, k, v, pos, start, length, q_pos, bias, window=window)
 
 
-def watched_attention(
+def attention_with_weights(
     q: Float[Array, "b h g t d"],
     k: Float[Array, "s d"],
     v: Float[Array, "s d"],
@@ -103,7 +103,7 @@ def watched_attention(
         )
     _check_cap(cap)
     operands = q, k, v, pos, start, length, q_pos, upto, bias
-    return _OPERATION.call(impl, "watched", *operands, heads=heads, cap=cap, window=window)
+    return _OPERATION.call(impl, "attention_with_weights", *operands, heads=heads, cap=cap, window=window)
 
 
 def ragged_scores(

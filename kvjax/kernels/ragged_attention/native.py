@@ -54,9 +54,11 @@ def scores(q, k, pos, start, length, q_pos, bias=None, *, cap: int, window: int 
 
 
 @partial(jax.jit, static_argnames=("heads", "cap", "window"))
-def watched(q, k, v, pos, start, length, q_pos, upto, bias=None, *, heads: tuple[int, ...], cap: int, window: int | None):
-    """See `api.watched_attention`."""
+def attention_with_weights(
+    q, k, v, pos, start, length, q_pos, upto, bias=None, *, heads: tuple[int, ...], cap: int, window: int | None
+):
+    """See `api.attention_with_weights`."""
     shapes = [q.shape, q.shape[:-1], (q.shape[0], len(heads), *q.shape[2:4], cap)]
     operands = q, k, v, pos, start, length, q_pos, biases(bias), jnp.array(heads, jnp.int32), upto
-    out, lse, probabilities = native.call("watched_attention", *operands, shapes=shapes, window=np.int64(window or 0))
+    out, lse, probabilities = native.call("attention_with_weights", *operands, shapes=shapes, window=np.int64(window or 0))
     return out.astype(q.dtype), lse, probabilities

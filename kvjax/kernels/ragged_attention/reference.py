@@ -29,7 +29,7 @@ def scores(q, k, pos, start, length, q_pos, bias=None, *, cap, window):
     return _scores(q, k, pos, slots, held, q_pos, window, bias)
 
 
-watched = watching(attention, scores)
+attention_with_weights = watching(attention, scores)
 
 
 def _region_slots(start, length, cap: int):

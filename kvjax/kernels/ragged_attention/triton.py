@@ -90,7 +90,7 @@ def scores(q, k, pos, start, length, q_pos, bias=None, *, cap: int, window: int 
     )  # fmt: skip
 
 
-watched = watching(attention, scores)
+attention_with_weights = watching(attention, scores)
 
 
 def _biased(how: dict, bias, like) -> tuple:

@@ -10,14 +10,16 @@ from kvjax.kernels.softmax import softmax
 
 
 def watching(attention: Callable, scores: Callable) -> Callable:
-    """`api.watched_attention` by an implementation's `attention` and `scores`."""
+    """`api.attention_with_weights` by an implementation's `attention` and `scores`."""
 
     @partial(jax.jit, static_argnames=("heads", "cap", "window"))
-    def watched(q, k, v, pos, start, length, q_pos, upto, bias=None, *, heads: tuple[int, ...], cap: int, window: int | None):
-        """See `api.watched_attention`."""
+    def attention_with_weights(
+        q, k, v, pos, start, length, q_pos, upto, bias=None, *, heads: tuple[int, ...], cap: int, window: int | None
+    ):
+        """See `api.attention_with_weights`."""
         out, lse = attention(q, k, v, pos, start, length, q_pos, bias, window=window)
         some, count = jnp.array(heads, jnp.int32), jnp.minimum(length[:, heads], upto)
         z = scores(q[:, some], k, pos, start[:, some], count, q_pos, bias, cap=cap, window=window)
         return out, lse, softmax(z)
 
-    return watched
+    return attention_with_weights

@@ -76,7 +76,7 @@ def scores(q, k, pos, start, length, q_pos, bias=None, *, cap: int, window: int 
     return lax.map(region, _regions(q, start, length, q_pos)).reshape(b, h, g, t, cap)
 
 
-watched = watching(attention, scores)
+attention_with_weights = watching(attention, scores)
 
 
 def _regions(q: Float[Array, "b h g t d"], start: Int32[Array, "b h"], length: Int32[Array, "b h"], q_pos):

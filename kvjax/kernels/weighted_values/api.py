@@ -6,7 +6,7 @@ from kvjax.kernels.dispatch import Operation
 
 from . import reference, xla
 
-#: Implementations that run anywhere, by name; each module defines `weigh`.
+#: Implementations that run anywhere, by name; each module defines `weighted_sum`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
 _OPERATION = Operation("weighted values", IMPLEMENTATIONS, {"native": "cpu"}, __package__)
 
@@ -27,4 +27,4 @@ def weighted_values(
     """
     if v.ndim != 2 or weights.ndim != 5 or start.shape != weights.shape[:2]:
         raise ValueError(f"v must be [s, d], weights [b, h, g, t, n], start (b, h); got {v.shape}, {weights.shape}, {start.shape}")
-    return _OPERATION.call(impl, "weigh", v, start, weights)
+    return _OPERATION.call(impl, "weighted_sum", v, start, weights)

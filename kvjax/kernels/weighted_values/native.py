@@ -18,6 +18,6 @@ def refuses(v, start, weights) -> str | None:
 
 
 @jax.jit
-def weigh(v, start, weights):
+def weighted_sum(v, start, weights):
     """See `api.weighted_values`."""
     return native.call("weighted_values", v, start, weights, shapes=(*weights.shape[:-1], v.shape[1]))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 @jax.jit
-def weigh(v, start, weights):
+def weighted_sum(v, start, weights):
     """Definition of `api.weighted_values`."""
     slots = start[..., None] + jnp.arange(weights.shape[-1], dtype=jnp.int32)
     read = (weights > 0).any((2, 3))[..., None]

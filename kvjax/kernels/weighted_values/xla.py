@@ -15,7 +15,7 @@ def last_used(weights: Float32[Array, "b h g t n"]) -> Int32[Array, "b h"]:
 
 
 @jax.jit
-def weigh(v, start, weights):
+def weighted_sum(v, start, weights):
     """See `api.weighted_values`."""
     b, h, g, t, n = weights.shape
     rows = jnp.pad(weights.reshape(b * h, g * t, n), ((0, 0), (0, 0), (0, BLOCK)))

@@ -1,0 +1,1 @@
+"""Tables that methods measure of a model once: their schema, files, and those that come with the library."""

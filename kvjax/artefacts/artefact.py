@@ -1,0 +1,208 @@
+"""Artefacts: what a calibration measured of a model, as one folder of tables with a header that says where they come from.
+
+    FOLDER/header.json     method, model, tokenizer, data, settings, digest of the tables, schema version
+    FOLDER/tables/         the tables, an orbax checkpoint
+
+A folder is written beside its name and renamed: it is there whole or not at all.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: Raised whenever a header's or a table's meaning changes.
+SCHEMA = 1
+#: Artefacts that come with the library: BUILT_IN / model / method.
+BUILT_IN = Path(__file__).parent / "built_in"
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """What `kvjax calibrate` made.
+
+    Attributes:
+        method: whose tables they are: a name of `kvjax.methods`.
+        model: facts of the model they were measured on (`model_facts`).
+        data: what it read: source, sha256, samples, tokens.
+        settings: the hyper-parameters of the calibration.
+        tables: the measured arrays, by name.
+    """
+
+    method: str
+    model: Mapping[str, Any]
+    data: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    tables: Mapping[str, np.ndarray] = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits over method, settings and tables: equal tables, equal digest."""
+        found = hashlib.sha256(json.dumps([self.method, dict(self.settings)], sort_keys=True).encode())
+        for name, x in sorted(self.tables.items()):
+            x = np.ascontiguousarray(x)
+            found.update(f"{name} {x.dtype.str} {x.shape}".encode() + x.tobytes())
+        return found.hexdigest()[:12]
+
+    @property
+    def origin(self) -> str:
+        """What a stage made from these tables says of itself; stages of one origin are equal."""
+        return f"{self.method} of {self.model['name']}, {self.digest}"
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """All but the tables, and their digest, dtypes and shapes."""
+        tables = {name: [str(x.dtype), list(x.shape)] for name, x in self.tables.items()}
+        fields = {name: getattr(self, name) for name in ("method", "model", "data", "settings")}
+        return {"schema": SCHEMA, **fields, "tables": tables, "digest": self.digest}
+
+
+def model_facts(lm: Any) -> dict[str, Any]:
+    """What of a model its tables depend on, beside its weights: name, shape, and the tokenizer's digest (None without one)."""
+    d, config = lm.decoder, lm.decoder.config
+    shape = dict(layers=d.layers, heads=d.heads, groups=d.groups, head_dim=d.head_dim, width=config.width, vocab=d.vocab)
+    return {"name": Path(lm.name).name, **shape, "tokenizer": _tokenizer_digest(lm)}
+
+
+def _tokenizer_digest(lm: Any) -> str | None:
+    if lm.tokenizer is None:
+        return None
+    vocabulary = json.dumps(sorted(lm.tokenizer.inner.get_vocab().items())).encode()
+    return hashlib.sha256(vocabulary).hexdigest()[:12]
+
+
+def save(artefact: Artefact, folder: str | Path) -> Path:
+    """Write the artefact; one that is there already is replaced whole, or not at all.
+
+    Raises:
+        OSError: the folder holds something else, or its parent cannot be written.
+    """
+    refuse_strangers(folder)
+    folder = Path(folder).resolve()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        (draft / "header.json").write_text(json.dumps(artefact.header, indent=1) + "\n")
+        _write(draft / "tables", {name: np.asarray(x) for name, x in artefact.tables.items()})
+        draft.chmod(0o755)
+        old = folder.with_name(f".{folder.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            folder.rename(old)
+        draft.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def refuse_strangers(folder: str | Path) -> None:
+    """Raise FileExistsError where `save` would replace a file, or a folder with anything but an artefact in it."""
+    folder = Path(folder)
+    if folder.exists() and not (folder / "header.json").is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise FileExistsError(f"{folder} exists and holds no artefact: name a new folder, an empty one, or an artefact's")
+
+
+def _checkpointer() -> Any:
+    import orbax.checkpoint as ocp  # slow to import, and needed for artefacts alone
+
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True))
+
+
+def load(folder: str | Path, method: str | None = None, lm: Any = None) -> Artefact:
+    """Read an artefact and check it.
+
+    Args:
+        folder: what `save` wrote.   method: the method it must be for.   lm: the model it must be of.
+
+    Raises:
+        FileNotFoundError: no artefact there.
+        ValueError: another schema, method or model, or tables that are not those of the header; the message lists all that differs.
+    """
+    folder = Path(folder).expanduser().resolve()
+    if not (folder / "header.json").is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no artefact (no header.json): make one with `kvjax calibrate`, or use a built-in one: {built_in()}"
+        )
+    header = json.loads((folder / "header.json").read_text())
+    if header.get("schema") != SCHEMA:
+        raise ValueError(f"{folder} has schema {header.get('schema')}, this version reads {SCHEMA}: calibrate again")
+    tables = _read(folder / "tables", {name: np.zeros(shape, dtype) for name, (dtype, shape) in header["tables"].items()})
+    found = Artefact(**{name: header[name] for name in ("method", "model", "data", "settings")}, tables=tables)
+    if found.digest != header["digest"]:
+        raise ValueError(f"{folder}: the tables are not those of the header (digest {found.digest}, not {header['digest']})")
+    check(found, method, lm)
+    return found
+
+
+def _write(path: Path, tables: Mapping[str, np.ndarray]) -> None:
+    item = _with_bytes(tables)
+    if item:
+        with _checkpointer() as checkpointer:
+            checkpointer.save(path, item)
+
+
+def _read(path: Path, shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    item = _with_bytes(shapes)
+    if not item:
+        return dict(shapes)
+    import orbax.checkpoint as ocp
+
+    how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in item}
+    with _checkpointer() as checkpointer:
+        found = checkpointer.restore(path, ocp.args.PyTreeRestore(item=item, restore_args=how))
+    return {**shapes, **{name: np.asarray(x) for name, x in found.items()}}
+
+
+def _with_bytes(tables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tables a checkpoint can hold: orbax takes none without elements; those are whole in the header already."""
+    return {name: x for name, x in tables.items() if x.size}
+
+
+def check(artefact: Artefact, method: str | None = None, lm: Any = None) -> None:
+    """Raise ValueError where an artefact is not for this method or model, naming everything that differs."""
+    wrong = [] if method in (None, artefact.method) else [f"method: wanted {method}, it is for {artefact.method}"]
+    facts = model_facts(lm) if lm is not None else {}
+    wrong += [
+        f"{name}: the model has {mine!r}, the artefact {artefact.model.get(name)!r}"
+        for name, mine in facts.items()
+        if mine != artefact.model.get(name)
+    ]
+    if wrong:
+        found = "; ".join(wrong)
+        raise ValueError(f"this artefact does not fit ({found}): make one with `kvjax calibrate {method or artefact.method}`")
+
+
+def built_in() -> list[str]:
+    """Artefacts that come with the library, as model/method."""
+    return sorted(str(path.parent.relative_to(BUILT_IN)) for path in BUILT_IN.glob("*/*/header.json"))
+
+
+@cache
+def _built_in(name: str, method: str) -> Artefact:
+    return load(BUILT_IN / name / method, method)
+
+
+def resolve(artefact: Any, method: str, lm: Any = None) -> Artefact:
+    """An Artefact as it is, the name of a model whose artefact is built in, or a folder → a checked Artefact.
+
+    Raises:
+        TypeError: something else.   FileNotFoundError, ValueError: as `load`.
+    """
+    if isinstance(artefact, Artefact):
+        check(artefact, method, lm)
+        return artefact
+    if not isinstance(artefact, str | Path):
+        raise TypeError(f"an artefact is an Artefact, a folder, or one of the built-in {built_in()}; got {artefact!r}")
+    if (BUILT_IN / str(artefact) / method / "header.json").is_file():
+        found = _built_in(str(artefact), method)
+        check(found, method, lm)
+        return found
+    return load(artefact, method, lm)

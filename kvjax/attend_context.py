@@ -1,0 +1,33 @@
+"""What a layer's attention over the cache is told beside the queries."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jaxtyping import Array, Int32
+
+from kvjax.types import Layer
+
+
+@dataclass(frozen=True)
+class AttendContext:
+    """One reading of one layer while decoding; made inside a program, never handed into one.
+
+    Attributes:
+        layer: which layer; a loop over layers makes it data.
+        positions: position of each query, int32 [b, t].
+        window: the layer's sliding window, None for full attention.
+        padded_slots: a bound on the slots of a region where something needs one, else 0.
+        encode: how the layer's slots are stored.
+        rope: the model's rotary embedding, for stages that rotate.
+    """
+
+    layer: Layer
+    positions: Int32[Array, "b t"]
+    window: int | None
+    padded_slots: int
+    encode: Any
+    rope: Any = None
+
+    def replace(self, **changes: Any) -> "AttendContext":
+        """The same reading with some fields changed."""
+        return replace(self, **changes)

@@ -1,0 +1,30 @@
+"""The seam between a model and the cache: what a layer hands over, and what it wants back."""
+
+from flax import struct
+from jaxtyping import Array, Float
+
+
+@struct.dataclass
+class AttentionInputs:
+    """One layer's attention inputs, grouped by KV head; `attend(inputs) -> (out [b h g t d], aux)` is all a model knows.
+
+    What nobody reads is dropped by the compiler.
+
+    Attributes:
+        q: queries after the rotary embedding.
+        k: keys after the rotary embedding (rotated once, never again).
+        v: values as projected.
+        q_raw, k_raw: queries and keys before the rotary embedding (after their norms where a family has them).
+        x: the normed input of the attention, for stages that read hidden states.
+        residual: the residual stream before the layer.
+        w_o: the output projection as heads see it: the layer adds Σ_hgd out · w_o to the residual stream.
+    """
+
+    q: Float[Array, "b h g t d"]
+    k: Float[Array, "b h t d"]
+    v: Float[Array, "b h t d"]
+    q_raw: Float[Array, "b h g t d"]
+    k_raw: Float[Array, "b h t d"]
+    x: Float[Array, "b t e"]
+    residual: Float[Array, "b t e"]
+    w_o: Float[Array, "e h g d"] | None

@@ -1,0 +1,145 @@
+"""The KV cache: one packed pool for all layers, rows and heads, each owning a region of its own length."""
+
+from dataclasses import fields
+from typing import Any
+
+import jax
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float32, Int32, PyTree, Shaped
+
+from kvjax.evidence import Evidence
+from kvjax.placement import OnDevice
+from kvjax.placement.store import is_store, on_host, store_nbytes
+from kvjax.stage import RetrieverState
+from kvjax.types import Logits, Regions, SlotPositions
+
+
+@struct.dataclass
+class SlotState:
+    """What has a slot axis beside keys, values and positions; all of it moves with its slot, and a new token gets zeros.
+
+    Attributes:
+        score: the scorer's state, leaves [slots, ...], if slots are evicted while decoding.   merge: the merger's.
+        bias: float32 [slots, or as rows of them], added to a slot's attention scores, if a stage keeps one.
+    """
+
+    score: PyTree = ()
+    merge: PyTree = ()
+    bias: Float32[Array, "..."] | None = None
+
+
+@struct.dataclass
+class KVCache:
+    """A frozen pytree; every operation returns a new one.
+
+    Invariants: region (l, b, h) owns slots start .. start + capacity - 1 of the pool, of which the first `length` are in use;
+    start is a multiple of 8; regions are disjoint; at least 256 slack slots end the pool. `pos[slot]` is the original position of
+    the token in that slot. After `compress` a region is in position order; after an eviction while decoding it is in no order.
+    Everything with a slot axis moves together.
+
+    Attributes:
+        k: [slots, d] rotated keys, or the rows the encoder makes of them.
+        v: the store of values [slots, d], on the device or in host memory (`kvjax.encode.placement`).
+        pos: [slots], uint16 where the model's context allows, else int32.
+        state: what stages keep by slot, and the bias of slots.
+        start, length, capacity: int32 [L, B, H].
+        budget: int32 [L, B, H], what an eviction while decoding cuts back to.
+        position: int32 [B], true position of each row's next token.
+        steps: int32 [B], tokens since the prompt.
+        logits: float32 [B, V] of each row's last token (not part of `nbytes`).
+        evidence: what each layer's scorer has seen, if slots are evicted while decoding.
+        memory: the merger's numbers of each layer and row, float32 [L, B] each.
+        retrieval: the retriever's state.
+        placement: where `v` lives, the seam it is read and written through.
+    """
+
+    k: Shaped[Array, "s r"]
+    v: Any
+    pos: SlotPositions
+    state: SlotState
+    start: Regions
+    length: Regions
+    capacity: Regions
+    budget: Regions
+    position: Int32[Array, " b"]
+    steps: Int32[Array, " b"]
+    logits: Logits
+    evidence: tuple[Evidence, ...] = ()
+    memory: PyTree = ()
+    retrieval: Any = ()
+    placement: OnDevice = struct.field(pytree_node=False, default=OnDevice())
+
+    @property
+    def slots(self) -> int:
+        """Slots of the pool, slack included."""
+        return self.pos.shape[0]
+
+    @property
+    def bias(self) -> Float32[Array, " s"] | None:
+        """What is added to each slot's attention scores; None where no stage keeps one."""
+        return self.state.bias
+
+    @property
+    def pools(self) -> dict[str, PyTree]:
+        """What has a slot axis and moves by the device's kernels: all but values that live elsewhere."""
+        here = {"k": self.k, "pos": self.pos, "state": self.state}
+        return here | {"v": self.v} if self.placement.on_device else here
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Slots in use, int32 [L, B, H]."""
+        return np.asarray(self.length)
+
+    def _bytes(self, host: bool) -> int:
+        kept = [getattr(self, f.name) for f in fields(self) if f.name not in ("logits", "position", "steps", "placement")]
+        return sum(store_nbytes(x) for x in jax.tree.leaves(kept, is_leaf=is_store) if on_host(x) == host)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated on the device for keys, values, positions, statistics and bookkeeping."""
+        return self._bytes(host=False)
+
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes held in host memory."""
+        return self._bytes(host=True)
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Device bytes of one slot: its key, its value if it lives there, its position and its state."""
+        held = jax.tree.leaves((self.k, self.v, self.pos, self.state), is_leaf=is_store)
+        return sum(store_nbytes(x) // self.slots for x in held if not on_host(x))
+
+    @property
+    def used_nbytes(self) -> int:
+        """Bytes of the slots in use: what an allocator without rounding or room would need."""
+        return int(self.lengths.sum()) * self.slot_nbytes
+
+    @property
+    def room_nbytes(self) -> int:
+        """Bytes of the slots reserved for tokens to come."""
+        return int((np.asarray(self.capacity) - self.lengths).sum()) * self.slot_nbytes
+
+    def split(self) -> tuple["KVCache", Any]:
+        """The cache without what decoding only reads, and that: caches share it, and no program is given it to overwrite."""
+        if not isinstance(self.retrieval, RetrieverState):
+            return self, ()
+        state, read = self.retrieval.split()
+        return self.replace(retrieval=state), read
+
+    def joined(self, read: Any) -> "KVCache":
+        """The cache with what `split` took out."""
+        return self if read == () else self.replace(retrieval=self.retrieval.joined(read))
+
+    def adopted(self, old: "KVCache") -> "KVCache":
+        """This cache as a program gave it back, with what outlives programs taken over from `old`, the one it was given."""
+        return self.replace(v=self.placement.adopt(self.v, old.v))
+
+    def kept(self, layer: int) -> list[list[np.ndarray]]:
+        """Original positions held, by row and KV head, ascending."""
+        if not -self.start.shape[0] <= layer < self.start.shape[0]:
+            raise IndexError(f"the cache has layers 0 to {self.start.shape[0] - 1}; got {layer}")
+        pos, start, length = np.asarray(self.pos), np.asarray(self.start[layer]), np.asarray(self.length[layer])
+        rows = zip(start, length, strict=True)
+        return [[np.sort(pos[s : s + n]) for s, n in zip(*row, strict=True)] for row in rows]

@@ -1,0 +1,110 @@
+"""Pack: the slots that stay, written into a pool of just their size, layer by layer."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from kvjax.cache.kv_cache import SlotState
+from kvjax.kernels.compact import pick
+from kvjax.policy import Policy
+from kvjax.prefill.prefilled import Prefilled
+from kvjax.stage import Encoder, Merger
+from kvjax.types import Keys, position_dtype
+from kvjax.view import LayerView
+
+
+def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarray, slots: int) -> tuple[dict[str, PyTree], PyTree]:
+    """The pools (keys, values, positions, state) with every kept slot in its place, and the merger's memory [L, B]."""
+    pools = empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
+    placement, memory = policy.encode.placement, []
+    elsewhere = None if placement.on_device else pools.pop("v")
+    for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
+        merge, encode = policy.merge.at(layer), policy.encode.at(layer)
+        for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
+            scored = d.state[layer] if policy.when.decoding else ()
+            view, left = _merged(merge, row.k[layer], row.v[layer], row.length, d.keep, d.scores, layer=np.int32(layer))
+            memory.append(left)
+            pos, order, count = _order(d.keep, np.int32(layer))
+            state = SlotState(score=scored, merge=view.state, bias=view.bias)
+            rows = {"k": _encoded(encode, view.k), "v": view.v, "pos": pos, "state": state}
+            where = order, start[layer, r][None], count
+            pools = _write(pools, {name: rows[name] for name in pools}, *where)
+            if elsewhere is not None:
+                stored = _write_elsewhere(placement, elsewhere, view.v, *where)
+                elsewhere = placement.adopt(stored, elsewhere)
+    shape = (pre.decoder.layers, len(pre.rows))
+    memory = jax.tree.map(lambda *x: jnp.concatenate(x).reshape(shape), *memory)
+    return pools if elsewhere is None else pools | {"v": elsewhere}, memory
+
+
+def empty_pools(decoder: Any, policy: Policy, slots: int, dtype: Any) -> dict[str, PyTree]:
+    """Zeroed pools for keys, values, positions and state; `dtype` is that of the prompt's keys and values."""
+    d, encode = decoder.head_dim, policy.encode
+    return {
+        "k": encode.keys(slots, d, dtype),
+        "v": encode.placement.empty(slots, d, encode.value_dtype(dtype)),
+        "pos": jnp.zeros(slots, position_dtype(decoder.max_positions)),
+        "state": _empty_state(policy, slots),
+    }
+
+
+def _empty_state(policy: Policy, slots: int) -> SlotState:
+    """The scorer's state travels with its slots only if something is evicted while decoding."""
+    one_region = (1, 1, slots)
+    score = policy.decode_score.init(one_region) if policy.when.decoding else ()
+    score, merge = jax.tree.map(lambda x: x[0, 0], (score, policy.merge.init(one_region)))
+    return SlotState(score=score, merge=merge, bias=jnp.zeros(slots, jnp.float32) if policy.merge.biased else None)
+
+
+def _merged(merge: Merger, k, v, length, keep, scores, *, layer) -> tuple[LayerView, PyTree]:
+    """A layer's view after its merges, and the merger's memory; nothing is computed where nothing is rewritten."""
+    if not merge.rewrites:
+        return LayerView.of_prompt(length, k.shape[:3], k=k, v=v), ()
+    return _rewritten(merge, k, v, length, keep, scores, layer=layer)
+
+
+@jax.jit
+def _rewritten(merge, k, v, length, keep, scores, *, layer):
+    shape = k.shape[:3]
+    view = LayerView.of_prompt(length, shape, k=k, v=v, state=merge.init(shape))
+    if merge.biased:
+        view = view.replace(bias=jnp.zeros(shape, jnp.float32))
+    return merge(view, keep[layer], scores[layer], merge.begin(shape[0]))
+
+
+def _encoded(encode: Encoder, k: Keys) -> PyTree:
+    """Keys as they are stored; nothing is computed where that is as they are."""
+    return _rows_of(encode, k) if encode.rewrites else k
+
+
+@jax.jit
+def _rows_of(encode, k):
+    return encode.encode(k)
+
+
+@jax.jit
+def _order(keep, layer):
+    """A layer's positions [1, h, n]; its kept slots in position order [1, h, n]; how many of each head [1, h]."""
+    keep = keep[layer]
+    ranks = jnp.cumsum(keep, -1, dtype=jnp.int32)
+    wanted = jnp.arange(1, keep.shape[-1] + 1, dtype=jnp.int32)
+    find = jax.vmap(jax.vmap(partial(jnp.searchsorted, side="left"), (0, None)), (0, None))
+    pos = jnp.broadcast_to(wanted - 1, keep.shape)
+    return pos, jnp.minimum(find(ranks, wanted), keep.shape[-1] - 1).astype(jnp.int32), ranks[..., -1]
+
+
+@partial(jax.jit, donate_argnames=("pools",))
+def _write(pools, rows, order, start, count):
+    """Write one layer's kept slots into the pools. It compiles for every size of a pool, so it does nothing else."""
+    return pick(pools, rows, order, start, count)
+
+
+@partial(jax.jit, donate_argnames=("store",), static_argnames=("placement",))
+def _write_elsewhere(placement, store, rows, order, start, count):
+    """Write one layer's kept values into a store that lives elsewhere."""
+    return placement.pick(store, rows, order, start, count)

@@ -1,0 +1,139 @@
+"""Compress: plan on the device, read a few integers back, pack what stays into a ragged pool."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float32, Int32, PyTree
+
+from kvjax import evidence as ev
+from kvjax.budget import check_budget, slots_of
+from kvjax.cache.heap import trim
+from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.layout import plan_regions
+from kvjax.checks import check_headroom
+from kvjax.compress.pack import pack
+from kvjax.compress.score_prompt import PromptScores, RowScores, check, scores_of
+from kvjax.policy import Policy
+from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+from kvjax.types import ALIGN
+from kvjax.view import LayerView, Ranking
+
+
+@struct.dataclass
+class Decision:
+    """What was decided for one row, all layers.
+
+    Attributes:
+        scores: [l, 1, h, n].   state: each layer's state of the scorer that decoding goes on with.
+        keep: which slots stay.   count: how many.   budget: what eviction while decoding cuts back to.
+        mean_budget: mean slots per KV head that were asked for.
+    """
+
+    scores: Float32[Array, "l b h n"]
+    state: tuple[PyTree, ...]
+    keep: Bool[Array, "l b h n"]
+    count: Int32[Array, "l b h"]
+    budget: Int32[Array, "l b h"]
+    mean_budget: int = struct.field(pytree_node=False)
+
+
+@jax.jit
+def _plan(allocate, select, scores, measured, length, mean_budget):
+    """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
+    view = LayerView.of_prompt(length, scores.shape[1:])
+    pos, valid = (jnp.broadcast_to(x, scores.shape) for x in (view.pos, view.valid))
+    protect = jax.vmap(lambda budget: select.protected(view, budget))
+    even = jnp.broadcast_to(jnp.minimum(mean_budget, length)[None, :, None], scores.shape[:3])
+    ranking = Ranking(scores=scores, protected=protect(even), valid=valid, pos=pos, measured=measured)
+    budget = jnp.maximum(allocate(ranking, mean_budget), 1).astype(jnp.int32)
+    keep = select(ranking.replace(protected=protect(budget)), budget)
+    return keep, keep.sum(-1).astype(jnp.int32), budget
+
+
+@jax.jit
+def _everything(scores, length):
+    """Keep all: for prompts that fit, and for schedules that leave the prompt alone."""
+    keep = jnp.broadcast_to(LayerView.of_prompt(length, scores.shape[1:]).valid, scores.shape)
+    return keep, keep.sum(-1).astype(jnp.int32)
+
+
+def _decide(row: PrefilledRow, policy: Policy, found: RowScores) -> Decision:
+    """Keep masks, counts and budgets of one row, with its scores and state."""
+    scores, state, measured = found
+    length = int(row.length[0])
+    mean_budget = policy.mean_budget(length)
+    asked = jnp.asarray([mean_budget], jnp.int32)
+    keep, count, budget = _plan(policy.allocate, policy.select, scores, measured, row.length, asked)
+    if isinstance(policy.budget, int | np.integer) and policy.budget > length:
+        budget = jnp.full_like(budget, policy.budget)
+    if not policy.when.after_prefill or mean_budget >= length:
+        keep, count = _everything(scores, row.length)
+    return Decision(scores=scores, state=state, keep=keep, count=count, budget=budget, mean_budget=mean_budget)
+
+
+def carried(pre: Prefilled, policy: Policy) -> tuple[ev.Evidence, ...]:
+    """Each layer's evidence of all rows, cut to what the scorer goes on reading while decoding."""
+    if not policy.when.decoding:
+        return ()
+    wanted = policy.decode_score.needs
+    layers = zip(*(row.evidence for row in pre.rows), strict=True)
+    return tuple(ev.concatenate([ev.restrict(e, pre.needs, wanted) for e in rows]) for rows in layers)
+
+
+def compress(
+    pre: Prefilled, policy: Policy, *, headroom: int = 0, reserve: int | float | None = None, scores: PromptScores | None = None
+) -> KVCache:
+    """Keep what the policy keeps of a prefilled prompt, in a pool of just that size.
+
+    Scores and budgets are planned on the device, the L·B·H integers read back, and the pool allocated at their sum, rounded up
+    to a size class (at most 1.6%). The prefill stays as it is.
+
+    Args:
+        pre: prompts from `kvjax.prefill`.
+        policy: what to keep.
+        headroom: slots reserved per KV head for tokens to come; `decode` makes room by itself, this saves it a copy.
+        reserve: a budget (same units) whose size class the pool gets at least, so that smaller budgets share one program.
+        scores: from `score_prompt`, with a policy of the same scorer and allocator; None: scored here.
+
+    Raises:
+        TypeError, ValueError: not a policy, a budget out of range, evidence the prefill did not record, calibrated tables of
+            another model, scores of other prompts or by other stages, a headroom that is no integer of 0 or more.
+    """
+    check(pre, policy)
+    if reserve is not None:
+        check_budget(reserve)
+    headroom = check_headroom(headroom)
+    if scores is not None and not scores.serves(pre, policy):
+        raise ValueError(
+            f"scores are of other prompts, or by other stages than the policy's (by {scores.by}): use kvjax.score_prompt"
+        )
+    trim()
+    scores = scores or scores_of(pre, policy)
+    decided = [_decide(row, policy, of_row) for row, of_row in zip(pre.rows, scores.rows, strict=True)]
+    counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
+    start, capacity, slots = plan_regions(counts + headroom, reserve_slots(pre, reserve, headroom))
+    pools, memory = pack(pre, policy, decided, start, slots)
+    lengths = jnp.concatenate([row.length for row in pre.rows])
+    cache = KVCache(
+        **pools,
+        start=jnp.asarray(start),
+        length=jnp.asarray(counts, jnp.int32),
+        capacity=jnp.asarray(capacity),
+        budget=jnp.concatenate([d.budget for d in decided], axis=1),
+        position=lengths,
+        steps=jnp.zeros_like(lengths),
+        logits=jnp.stack([row.logits for row in pre.rows]),
+        evidence=carried(pre, policy),
+        memory=memory,
+        placement=policy.encode.placement,
+    )
+    return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
+
+
+def reserve_slots(pre: Prefilled, reserve: int | float | None, headroom: int) -> int:
+    """Slots that a uniform budget of `reserve` would need for these prompts, alignment included."""
+    if reserve is None:
+        return 0
+    most = sum(slots_of(reserve, length) + headroom + ALIGN for length in pre.lengths)
+    return most * pre.decoder.layers * pre.decoder.heads

@@ -1,0 +1,114 @@
+"""What a scorer and an allocator make of a prefilled prompt, before any budget is given."""
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float32, PyTree
+
+from kvjax import evidence as ev
+from kvjax.budget import check_budget
+from kvjax.policy import Policy
+from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+from kvjax.stage import Allocator, Scorer
+from kvjax.view import LayerView
+
+
+def check(pre: Prefilled, policy: Policy) -> None:
+    """Raise TypeError or ValueError for everything that can be wrong, before anything is traced."""
+    if not isinstance(pre, Prefilled):
+        raise TypeError(f"expected prompts from kvjax.prefill(lm, ids); got {type(pre).__name__}")
+    if not isinstance(policy, Policy):
+        raise TypeError(f"expected a kvjax policy such as kvjax.methods.snapkv(budget=256); got {policy!r}")
+    check_budget(policy.budget)
+    for length in pre.lengths:
+        policy.check(pre.decoder, length)
+    lacking = ev.missing(pre.needs, policy.needs)
+    if lacking:
+        raise ValueError(
+            f"{type(policy.score).__name__} reads {', '.join(map(str, lacking))}, which this prefill did not record "
+            f"(it has {', '.join(map(str, pre.needs)) or 'nothing'}): run kvjax.prefill(lm, ids, needs=policy), or leave needs= out"
+        )
+
+
+class RowScores(NamedTuple):
+    """Of one prompt, all layers: scores, and each layer's state of the scorer that decoding goes on with, and what was measured."""
+
+    scores: Float32[Array, "l 1 h n"]
+    state: tuple[PyTree, ...]
+    measured: PyTree
+
+
+@dataclass(frozen=True)
+class PromptScores:
+    """What a scorer and an allocator made of prompts, for every policy that has both.
+
+    Attributes:
+        pre: the prompts.   by: the scorer, the scorer while decoding, and the allocator.
+        rows: what was made of each prompt.
+    """
+
+    pre: Prefilled
+    by: tuple[Scorer, Scorer, Allocator]
+    rows: list[RowScores]
+
+    def serves(self, pre: Prefilled, policy: Policy) -> bool:
+        """Whether it is of these prompts, by the policy's scorers and allocator."""
+        return self.pre is pre and _alike(self.by, (policy.score, policy.decode_score, policy.allocate))
+
+
+def _alike(one: Any, two: Any) -> bool:
+    """Whether two stages, or tuples of them, are of the same types and hold the same numbers all through.
+
+    Tree structures cannot tell: to jaxlib (0.11) those of two dataclasses with equal fields are equal, whatever their classes.
+    """
+    if type(one) is not type(two):
+        return False
+    if is_dataclass(one):
+        return all(_alike(getattr(one, field.name), getattr(two, field.name)) for field in fields(one))
+    if isinstance(one, tuple):
+        return len(one) == len(two) and all(map(_alike, one, two))
+    return one is two or np.array_equal(one, two)
+
+
+def score_prompt(pre: Prefilled, policy: Policy) -> PromptScores:
+    """Score every slot, once for any number of budgets and selections: `compress(pre, policy, scores=...)`.
+
+    Raises:
+        TypeError, ValueError: as `compress`.
+    """
+    check(pre, policy)
+    return scores_of(pre, policy)
+
+
+def scores_of(pre: Prefilled, policy: Policy) -> PromptScores:
+    """`score_prompt` of what has been checked."""
+    by = policy.score, policy.decode_score, policy.allocate
+    return PromptScores(pre=pre, by=by, rows=[_score_row(row, policy) for row in pre.rows])
+
+
+def _score_row(row: PrefilledRow, policy: Policy) -> RowScores:
+    decode_score, layers = policy.when.score, []
+    for layer, (k, v, evidence) in enumerate(zip(row.k, row.v, row.evidence, strict=True)):
+        score, allocate = policy.score.at(layer), policy.allocate.at(layer)
+        other = None if decode_score is None else decode_score.at(layer)
+        layers.append(score_layer(score, other, allocate, k, v, row.ids[None], row.length, evidence))
+    scores, states, measured = zip(*layers, strict=True)
+    return RowScores(jnp.stack(scores), states, jax.tree.map(lambda *x: jnp.stack(x), *measured))
+
+
+@jax.jit
+def score_layer(score: Scorer, decode_score: Scorer | None, allocate: Allocator, k, v, ids, length, evidence):
+    """One layer's scores, the state decoding goes on with, and what the allocator measures."""
+    view = LayerView.of_prompt(length, k.shape[:3], k=k, v=v, ids=ids)
+    mine = _observed(score, view, evidence)
+    state = mine.state if decode_score is None else _observed(decode_score, view, evidence).state
+    return score.score(mine, evidence), state, allocate.measure(view, evidence)
+
+
+def _observed(score: Scorer, view: LayerView, evidence: ev.Evidence) -> LayerView:
+    """The view with the scorer's state after the prompt."""
+    view = view.replace(state=score.init(view.pos.shape))
+    return view.replace(state=score.observe(view, evidence))

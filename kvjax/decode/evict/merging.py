@@ -1,0 +1,71 @@
+"""What a region loses merged into what it keeps, and the slots that changed written back."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float32, Int32, PyTree
+
+from kvjax.cache.kv_cache import KVCache
+from kvjax.decode.evict.choose import Choice
+from kvjax.decode.evict.group import Group
+from kvjax.decode.evict.reader import Reader, zeros
+from kvjax.kernels.compact import first, rewrite
+from kvjax.types import Values
+from kvjax.view import LayerView
+
+
+def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCache:
+    """Every layer's lost slots merged into its kept ones, one layer after the other; what is not due costs nothing."""
+
+    def one(i, cache):
+        layer, memory = group.layers[i], jax.tree.map(lambda x: x[group.layers[i]], cache.memory)
+        slots, used, keep, scores = (x[i] for x in choice)
+
+        def merged(cache):
+            view = reader.view(cache, layer, slots, used, cache.state.merge)
+            new, left = reader.stages.merge.at(layer)(view, keep, scores, memory)
+            return _changed(view, new, keep, slots=slots, encode=reader.encode.at(layer)), left
+
+        rows, left = lax.cond(group.due[i].any(), merged, lambda cache: (zeros(merged, cache)[0], memory), cache)
+        cache = _write(cache, rows)
+        return cache.replace(memory=jax.tree.map(lambda x, new: x.at[layer].set(new), cache.memory, left))
+
+    cache = lax.fori_loop(0, len(group.layers), one, cache)
+    k, pos = lax.optimization_barrier((cache.k, cache.pos))  # merging reads positions: before any of them moves
+    return cache.replace(k=k, pos=pos)
+
+
+class Changed(NamedTuple):
+    """Kept slots that merging changed, the first `count` of each region's list, and what is written there."""
+
+    slots: Int32[Array, "b h n"]
+    k: PyTree
+    v: Values
+    merge: PyTree
+    bias: Float32[Array, "b h n"] | None
+    count: Int32[Array, "b h"]
+
+
+def _changed(view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode) -> Changed:
+    """The kept slots whose key or value is another after merging."""
+    touched = keep & ((view.k != merged.k).any(-1) | (view.v != merged.v).any(-1))
+    order = first(touched)
+
+    def sort(x: Array) -> Array:
+        return jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 3)), 2)
+
+    k, v, merge, bias = jax.tree.map(sort, (encode.encode(merged.k), merged.v, merged.state, merged.bias))
+    return Changed(slots=sort(slots), k=k, v=v, merge=merge, bias=bias, count=touched.sum(-1).astype(jnp.int32))
+
+
+def _write(cache: KVCache, new: Changed) -> KVCache:
+    """Merged keys, values, state and biases in their slots."""
+    pools = {"k": cache.k, "merge": cache.state.merge, "bias": cache.bias}
+    rows = {"k": new.k, "merge": new.merge, "bias": new.bias}
+    if cache.placement.on_device:
+        pools, rows = pools | {"v": cache.v}, rows | {"v": new.v}
+    done = rewrite(pools, rows, new.slots, new.count)
+    v = done["v"] if "v" in done else cache.placement.rewrite(cache.v, new.v, new.slots, new.count)
+    return cache.replace(k=done["k"], v=v, state=cache.state.replace(merge=done["merge"], bias=done["bias"]))

@@ -1,0 +1,148 @@
+"""How an eviction's stages see a step and the slots of a cache."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
+
+from kvjax.attend_context import AttendContext
+from kvjax.cache.kv_cache import KVCache
+from kvjax.decode.evict.layer_step import LayerStep
+from kvjax.evidence import Evidence
+from kvjax.evidence.reduce import Reduction
+from kvjax.kernels.ragged_attention import probabilities
+from kvjax.policy import DecodeStages
+from kvjax.stage import Encoder
+from kvjax.types import Layer
+from kvjax.view import LayerView
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What a policy reads by after a step.
+
+    Attributes:
+        stages, encode: the stages that evict, and how slots are stored.
+        dtype: of the keys and values they see.
+        windows: each layer's sliding window.
+        padded_slots: a bound on the slots of a region.
+        ids: the step's tokens.
+        offset, count: position of the step's first token and its tokens, by row.
+    """
+
+    stages: DecodeStages
+    encode: Encoder
+    dtype: Any
+    windows: tuple[int | None, ...]
+    padded_slots: int
+    ids: Int32[Array, "b t"]
+    offset: Int32[Array, " b"]
+    count: Int32[Array, " b"]
+
+    def evidence(self, cache: KVCache, layer: Layer, left: LayerStep, order: Int32[Array, "b h n"] | None = None) -> Evidence:
+        """A layer's evidence: what is carried, and what is of the step alone, by slot of the region or in the `order` of a view."""
+        block = StepBlock(reader=self, cache=cache, layer=layer, left=left, order=order)
+        alone = [need for need in self.stages.score.at(layer).needs if not need.carried]
+        now = {need.key: need.now(block) for need in alone}
+        return left.evidence.replace(data={**left.evidence.data, **now})
+
+    def view(
+        self, cache: KVCache, layer: Layer, slots: Int32[Array, "b h n"], valid: Bool[Array, "b h n"], state: PyTree
+    ) -> LayerView:
+        """The dense view of a layer's slots, with the state of the stage it is for, given as pools.
+
+        Keys and values are gathered only if the stage reads them.
+        """
+        encode, take = self.encode.at(layer), partial(_take, slots=slots)
+        return LayerView(
+            k=encode.decode(take(cache.k), self.dtype),
+            v=encode.placement.take(cache.v, slots).astype(self.dtype),
+            pos=take(cache.pos).astype(jnp.int32),
+            valid=valid,
+            length=self.offset + self.count,
+            state=jax.tree.map(take, state),
+            bias=None if cache.bias is None else take(cache.bias),
+        )
+
+
+def _take(pool: Array, slots: Int32[Array, "b h n"]) -> Array:
+    return jnp.take(pool, slots, axis=0, mode="clip")
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """Of the fields of `AttentionInputs`, those that needs of the step alone read; None are the others."""
+
+    q: Float[Array, "b h g t d"] | None = None
+    k: Float[Array, "b h t d"] | None = None
+    v: Float[Array, "b h t d"] | None = None
+    q_raw: Float[Array, "b h g t d"] | None = None
+    k_raw: Float[Array, "b h t d"] | None = None
+    x: Float[Array, "b t e"] | None = None
+    residual: Float[Array, "b t e"] | None = None
+    w_o: Float[Array, "e h g d"] | None = None
+
+
+@dataclass(frozen=True)
+class StepBlock:
+    """The tokens of a step as needs of the step alone see them, after its last layer."""
+
+    reader: Reader
+    cache: KVCache
+    layer: Layer
+    left: LayerStep
+    order: Int32[Array, "b h n"] | None
+
+    @property
+    def inputs(self) -> StepInputs:
+        return StepInputs(**self.left.inputs)
+
+    @property
+    def out(self) -> Float[Array, "b h g t d"] | None:
+        return self.left.out
+
+    @property
+    def ids(self) -> Int32[Array, "b t"]:
+        return self.reader.ids
+
+    @property
+    def offset(self) -> Int32[Array, " b"]:
+        return self.reader.offset
+
+    @property
+    def count(self) -> Int32[Array, " b"]:
+        return self.reader.count
+
+    def rows(self) -> Float32[Array, "b h g t n"]:
+        """Attention probabilities of the step's tokens over the slots of each region; 0 for tokens that are not real."""
+        reader, t = self.reader, jnp.arange(self.inputs.q.shape[3], dtype=jnp.int32)
+        windows = sorted(set(reader.windows), key=str)
+
+        def scores(window: int | None) -> Float32[Array, "b h g t n"]:
+            encode = reader.encode.at(self.layer)
+            context = AttendContext(
+                layer=self.layer, positions=self.offset[:, None] + t, window=window, padded_slots=reader.padded_slots, encode=encode
+            )
+            return encode.scores(self.inputs.q, self.cache, context)
+
+        which = jnp.asarray([windows.index(window) for window in reader.windows])[self.layer]
+        p = probabilities(lax.switch(which, [partial(scores, window) for window in windows]), self.left.lse)
+        p = jnp.where((t < self.count[:, None])[:, None, None, :, None], p, 0.0)
+        return p if self.order is None else jnp.take_along_axis(p, self.order[:, :, None, None], -1)
+
+    def column_sums(self) -> Float32[Array, "b h g n"]:
+        return self.rows().sum(3)
+
+    def reduced(self, reduction: Reduction) -> PyTree:
+        t, p = jnp.arange(self.inputs.q.shape[3], dtype=jnp.int32), self.rows()
+        return reduction.of_rows(p, self.offset[:, None] + t, p > 0)
+
+
+def zeros(f: Callable, x: PyTree) -> PyTree:
+    """Zeros for everything that f(x) gives."""
+    return jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), jax.eval_shape(f, x))

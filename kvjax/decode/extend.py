@@ -1,0 +1,91 @@
+"""Extend: known tokens fed through a compressed cache, many at a time."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from kvjax.cache.kv_cache import KVCache
+from kvjax.checks import as_rows
+from kvjax.decode.headroom import check_cache, make_room
+from kvjax.decode.step import Spec, run_tokens
+from kvjax.policy import Policy
+
+#: Tokens that padding may add to a block, all rows together.
+PADDING = 512
+
+
+@struct.dataclass
+class Extended:
+    """A cache that has read known tokens. logits: float32 [B, t, V], after each token, if asked for."""
+
+    cache: KVCache
+    logits: Any = None
+
+
+@partial(jax.jit, static_argnames=("keep_logits",), donate_argnames=("cache",))
+def _read(spec: Spec, params, cache: KVCache, read, tokens, count, *, keep_logits: bool):
+    cache, x = run_tokens(spec, params, cache.joined(read), tokens, count)
+    last = lambda x: jnp.take_along_axis(x, jnp.maximum(count - 1, 0)[:, None, None], 1)  # noqa: E731
+    every = spec.decoder.unembed(params, x) if keep_logits else None
+    logits = last(every) if keep_logits else spec.decoder.unembed(params, last(x))
+    return cache.replace(logits=jnp.where((count > 0)[:, None], logits[:, 0], cache.logits)).split()[0], every
+
+
+def _width(tokens: int, rows: int, block: int) -> int:
+    """`tokens` rounded up so that few programs exist: to a multiple of 64, or of less where many rows would all be padded.
+
+    At most eight widths a power of two.
+    """
+    unit = max(8, tokens // 8, PADDING // rows)
+    unit = min(64, 1 << unit.bit_length() - 1)
+    return 1 if tokens == 1 else min(-(-tokens // unit) * unit, max(block, 2))
+
+
+def _as_table(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of token ids as int32 [B, t], zeros behind the shorter ones, and how many each has."""
+    counts = np.array([len(row) for row in rows])
+    table = np.zeros((len(rows), int(counts.max())), np.int32)
+    for r, row in enumerate(rows):
+        table[r, : len(row)] = row
+    return table, counts
+
+
+def extend(
+    lm, cache: KVCache, ids: Any, policy: Policy, *, return_logits: bool = False, block: int = 512, reserve: Any = None
+) -> Extended:
+    """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
+
+    Each token attends to everything held and to the tokens before it. A policy that evicts while decoding evicts after each
+    block, not after each token: feed one token at a time (`block=1`) for its exact schedule.
+
+    Args:
+        ids: token ids, or a list of rows of them, one for each row of the cache; rows may differ in length.
+        return_logits: keep the logits after each token, float32 [B, t, V].
+        block: most tokens run at once (padded to a size class).
+        reserve: a budget whose size class the pool gets at least, as in `compress`.
+    """
+    rows = as_rows(ids)
+    if len(rows) != cache.position.shape[0]:
+        raise ValueError(f"the cache has {cache.position.shape[0]} rows; got tokens for {len(rows)}")
+    table, counts = _as_table(rows)
+    if not table.size:
+        return Extended(cache=cache)
+    check_cache(lm, cache, policy, table.shape[1])
+    block = 1 if policy.retrieve.stepwise else block
+    cache, padded_slots = make_room(cache, policy, table.shape[1], block=min(block, table.shape[1]), reserve=reserve)
+    (cache, read), logits = cache.split(), []
+    for at in range(0, table.shape[1], block):
+        part = table[:, at : at + block]
+        width = _width(part.shape[1], len(rows), block)
+        tokens = np.pad(part, ((0, 0), (0, width - part.shape[1])))
+        count = np.clip(counts - at, 0, part.shape[1]).astype(np.int32)
+        spec = Spec.of(lm.decoder, policy, padded_slots)
+        new, out = _read(spec, lm.params, cache, read, tokens, count, keep_logits=return_logits)
+        cache = new.adopted(cache)
+        if return_logits:
+            logits.append(out[:, : part.shape[1]])
+    return Extended(cache=cache.joined(read), logits=jnp.concatenate(logits, 1) if return_logits else None)

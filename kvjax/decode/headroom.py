@@ -1,0 +1,51 @@
+"""Headroom: whether more tokens fit the model, the policy and the cache, and slots for them."""
+
+from typing import Any
+
+import numpy as np
+
+from kvjax.budget import slots_of
+from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.layout import resize
+from kvjax.policy import Policy
+from kvjax.types import ALIGN, power_of_two
+
+
+def check_cache(lm: Any, cache: KVCache, policy: Policy, new_tokens: int) -> None:
+    """Raise TypeError or ValueError where `new_tokens` more tokens of this policy cannot follow the cache."""
+    if not isinstance(policy, Policy):
+        raise TypeError(f"expected the policy the cache was made with; got {policy!r}")
+    if not isinstance(cache, KVCache):
+        raise TypeError(f"expected a KVCache from kvjax.compress.run; got {type(cache).__name__}")
+    if cache.start.shape[0] != lm.decoder.layers or cache.start.shape[2] != lm.decoder.heads:
+        raise ValueError(
+            f"the cache has {cache.start.shape[0]} layers of {cache.start.shape[2]} KV heads, "
+            f"the model {lm.decoder.layers} of {lm.decoder.heads}: it was made by another model"
+        )
+    if policy.when.decoding and not cache.evidence:
+        raise ValueError("this policy evicts while decoding, but the cache was compressed with one that does not: compress with it")
+    if cache.placement != policy.encode.placement:
+        raise ValueError(f"the cache holds values {cache.placement}, the policy wants {policy.encode.placement}: compress with it")
+    longest = int(np.asarray(cache.position).max()) + new_tokens
+    if longest > lm.decoder.max_positions:
+        limit = lm.decoder.max_positions
+        raise ValueError(f"{longest} tokens would exceed the model's context of {limit}: ask for fewer new tokens")
+
+
+def make_room(
+    cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1, reserve: int | float | None = None
+) -> tuple[KVCache, int]:
+    """The cache with room for `new_tokens` more a head, fed `block` at a time, and the slots a region is padded to.
+
+    A policy that evicts needs room only up to its next eviction. The padding is 0 where nothing needs a static bound.
+    """
+    length, budget = cache.lengths, np.asarray(cache.budget)
+    headroom = policy.when.headroom(new_tokens, block)
+    evicts, padded = policy.when.decoding, policy.padded
+    fullest = np.maximum(length, np.minimum(budget, length + new_tokens)) if evicts else length
+    capacity = np.minimum(fullest + headroom, length + new_tokens)
+    widest, slots = int(capacity.max()), 0
+    if reserve is not None:
+        most = slots_of(reserve, int(np.asarray(cache.position).max())) + new_tokens
+        widest, slots = max(widest, most), (most + ALIGN) * length.size
+    return resize(cache, capacity, slots), power_of_two(widest) if padded else 0

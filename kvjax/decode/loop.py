@@ -1,0 +1,161 @@
+"""Decode: new tokens from a compressed cache, in one on-device loop, or one step at a time."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax import lax
+
+from kvjax.cache.kv_cache import KVCache
+from kvjax.checks import check_new_tokens
+from kvjax.decode.headroom import check_cache, make_room
+from kvjax.decode.sample import Greedy
+from kvjax.decode.step import Spec, step
+from kvjax.policy import Policy
+from kvjax.types import power_of_two
+
+
+@struct.dataclass
+class Decoded:
+    """What decoding gave.
+
+    Attributes:
+        tokens: int32 [B, new]; a row that stopped earlier is filled with its last stop token.
+        lengths: int32 [B], tokens of each row, the stop token included.
+        logits: float32 [B, new, V] that each token was chosen from, if asked for.
+        cache: the cache with every emitted token in it, ready to go on.
+        info: {"seconds" of the loop, "steps", "ms_per_token", "nbytes", "slots"}.
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    logits: Any
+    cache: KVCache
+    info: dict
+
+
+@struct.dataclass
+class _Loop:
+    """State of the on-device loop."""
+
+    cache: KVCache
+    tokens: Any
+    logits: Any
+    lengths: Any
+    running: Any
+    i: Any
+
+
+def _choose_token(state_logits, running, last, *, sampler, key, i):
+    token = sampler(state_logits, jax.random.fold_in(key, i))
+    return jnp.where(running, token, last)
+
+
+@partial(jax.jit, static_argnames=("width", "keep_logits"), donate_argnames=("cache",))
+def _loop(spec: Spec, params, cache: KVCache, read, sampler, key, stop, limit, *, width: int, keep_logits: bool):
+    """Up to `limit` tokens a row in one program; the cache is `split`; `width` is the size of the output buffer."""
+    rows = cache.position.shape[0]
+    seen = jnp.zeros((rows, width, cache.logits.shape[1]) if keep_logits else (rows, 0, 1), jnp.float32)
+
+    def body(s: _Loop) -> _Loop:
+        last = s.tokens[:, jnp.maximum(s.i - 1, 0)]
+        token = _choose_token(s.cache.logits, s.running, last, sampler=sampler, key=key, i=s.i)
+        logits = s.logits.at[:, s.i].set(s.cache.logits) if keep_logits else s.logits
+        new = step(spec, params, s.cache.joined(read), token, running=s.running)
+        return _Loop(
+            cache=new.split()[0],
+            tokens=s.tokens.at[:, s.i].set(token),
+            logits=logits,
+            lengths=s.lengths + s.running,
+            running=s.running & ~(token[:, None] == stop).any(-1),
+            i=s.i + 1,
+        )
+
+    zeros = jnp.zeros(rows, jnp.int32)
+    start = _Loop(
+        cache=cache, tokens=jnp.zeros((rows, width), jnp.int32), logits=seen, lengths=zeros, running=zeros == 0, i=jnp.int32(0)
+    )
+    return lax.while_loop(lambda s: (s.i < limit) & s.running.any(), body, start)
+
+
+def _key_for(sampler: Any, key: Any) -> jax.Array:
+    """The key given; a sampler that draws nothing does without."""
+    if sampler.random and key is None:
+        raise ValueError(f"{type(sampler).__name__} draws tokens at random: pass key=jax.random.key(seed)")
+    return jax.random.key(0) if key is None else key
+
+
+def _stops(lm, stop: Any) -> jax.Array:
+    """Stop ids as an array of a fixed size, so that their number does not recompile."""
+    ids = list(lm.stop_ids if stop is None else stop)
+    if len(ids) > 8:
+        raise ValueError(f"at most 8 stop tokens; got {len(ids)}")
+    return jnp.asarray(ids + [-1] * (8 - len(ids)), jnp.int32)
+
+
+def decode(
+    lm, cache: KVCache, policy: Policy, *, max_new_tokens: int = 64, return_logits: bool = False,
+    sampler: Any = Greedy(), key: Any = None, stop: Any = None, reserve: int | float | None = None,
+) -> Decoded:  # fmt: skip
+    """Generate from a compressed cache; the loop runs on the device, the pool is updated in place.
+
+    Args:
+        lm: the language model.   cache: from `compress`, `extend` or an earlier `decode`; it stays valid.
+        policy: the policy the cache was made with (what evicts while decoding, how slots are read).
+        max_new_tokens: most tokens a row gets.
+        return_logits: keep what each token was chosen from.
+        sampler: Greedy() or Sample(temperature, top_k, top_p).   key: a jax PRNG key, needed by Sample.
+        stop: token ids that end a row (default: the model's own; () for none).
+        reserve: a budget whose size class the pool gets at least, as in `compress`.
+
+    Raises:
+        TypeError, ValueError: a cache or policy that does not fit, a context overrun, sampling without a key.
+    """
+    new = check_new_tokens(max_new_tokens)
+    check_cache(lm, cache, policy, new)
+    key = _key_for(sampler, key)
+    roomy, padded_slots = make_room(cache, policy, new, reserve=reserve)
+    owned, read = jax.block_until_ready(roomy).split()
+    began = time.perf_counter()
+    end = _loop(
+        Spec.of(lm.decoder, policy, padded_slots), lm.params, owned, read, sampler, key, _stops(lm, stop), np.int32(new),
+        width=power_of_two(new), keep_logits=return_logits,
+    )  # fmt: skip
+    steps, cache = int(end.i), end.cache.adopted(roomy).joined(read)
+    seconds = time.perf_counter() - began
+    info = dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots)
+    tokens, lengths = np.asarray(end.tokens)[:, :steps], np.asarray(end.lengths)
+    return Decoded(
+        tokens=tokens, lengths=lengths, logits=end.logits[:, :steps] if return_logits else None, cache=cache, info=info
+    )
+
+
+@partial(jax.jit, donate_argnames=("cache",))
+def _one(spec: Spec, params, cache: KVCache, read, sampler, key, i, running, last, stop):
+    token = _choose_token(cache.logits, running, last, sampler=sampler, key=key, i=i)
+    new, _ = step(spec, params, cache.joined(read), token, running=running).split()
+    return new, token, running & ~(token[:, None] == stop).any(-1)
+
+
+def stream(
+    lm, cache: KVCache, policy: Policy, *, max_new_tokens: int = 64, sampler: Any = Greedy(), key: Any = None, stop: Any = None
+) -> Iterator[np.ndarray]:
+    """As `decode`, one step at a time: yields the int32 [B] tokens of each step, as soon as they are there."""
+    new = check_new_tokens(max_new_tokens)
+    check_cache(lm, cache, policy, new)
+    key = _key_for(sampler, key)
+    cache, padded_slots = make_room(cache, policy, new)
+    spec, stops, rows = Spec.of(lm.decoder, policy, padded_slots), _stops(lm, stop), cache.position
+    running, token = jax.device_put((np.ones(rows.shape, bool), np.zeros(rows.shape, np.int32)), rows.sharding)
+    cache, read = cache.split()
+    for i in range(max_new_tokens):
+        new, token, running = _one(spec, lm.params, cache, read, sampler, key, np.int32(i), running, token, stops)
+        cache = new.adopted(cache)
+        yield np.asarray(token)
+        if not running.any():
+            return

@@ -1,0 +1,132 @@
+"""One decode step: tokens through the model over the packed pool, appended, then evicted if the policy says so.
+
+`(params, cache, tokens) -> (cache, logits)`, pure and traceable; callers jit it with the cache donated, so that the pool is updated
+in place. Layers are unrolled over a list of weights: on a CPU slicing stacked weights costs a copy of them every step.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Bool, Int32, PyTree
+
+from kvjax.attend_context import AttendContext
+from kvjax.attention_inputs import AttentionInputs
+from kvjax.cache.kv_cache import KVCache
+from kvjax.decode.evict import LayerStep, Reader, evict
+from kvjax.kernels.append import append, behind
+from kvjax.policy import DecodeStages, Policy
+from kvjax.stage import Encoder, Retriever
+
+
+@struct.dataclass
+class Spec:
+    """What a decode program is compiled for, beside shapes.
+
+    Attributes:
+        decoder: the model's layers, without weights.
+        retrieve, encode: the policy's retriever and encoder.
+        stages: the stages that evict while decoding, None if nothing does.
+        padded_slots: slots a region is padded to where something needs a static bound (a power of two at least the widest), else 0.
+    """
+
+    decoder: Any = struct.field(pytree_node=False)
+    retrieve: Retriever
+    encode: Encoder
+    stages: DecodeStages | None
+    padded_slots: int = struct.field(pytree_node=False, default=0)
+
+    @classmethod
+    def of(cls, decoder: Any, policy: Policy, padded_slots: int) -> "Spec":
+        """What decoding under a policy is compiled for."""
+        return cls(
+            decoder=decoder,
+            retrieve=policy.retrieve,
+            encode=policy.encode,
+            stages=policy.decode_stages(),
+            padded_slots=padded_slots,
+        )
+
+
+def _of_layers(x: Array, layers: int) -> Array:
+    """[b ...] repeated for every layer, layers and rows as one axis."""
+    return jnp.broadcast_to(x, (layers, *x.shape)).reshape(layers * x.shape[0], *x.shape[1:])
+
+
+def _slots(cache: KVCache, positions: Int32[Array, "b t"], count: Int32[Array, " b"]) -> KVCache:
+    """Slots for a step's tokens behind the last of every region: their positions, and a state of zeros. Of all layers at once."""
+    (layers, b, h), t = cache.start.shape, positions.shape[1]
+    state = jax.tree.map(lambda x: jnp.zeros((layers * b, h, t, *x.shape[1:]), x.dtype), cache.state)
+    rows = {"pos": _of_layers(jnp.broadcast_to(positions[:, None], (b, h, t)), layers), "state": state}
+    regions = cache.start.reshape(-1, h), cache.length.reshape(-1, h)
+    pools = append({"pos": cache.pos, "state": cache.state}, rows, *regions, _of_layers(count, layers))
+    return cache.replace(length=cache.length + count[:, None], **pools)
+
+
+def _fill(cache: KVCache, inputs: AttentionInputs, context: AttendContext, count: Int32[Array, " b"]) -> KVCache:
+    """A layer's new keys as `encode` stores them, and its new values, in the slots made for them."""
+    encode, layer = context.encode, context.layer
+    start, before = cache.start[layer], cache.length[layer] - count[:, None]
+    k = append(cache.k, encode.encode(inputs.k), start, before, count)
+    t, d = inputs.k.shape[2:]
+    where = behind(start, before, count, t=t, slots=cache.slots).reshape(-1)
+    return cache.replace(k=k, v=encode.placement.append(cache.v, where, inputs.v.reshape(-1, d)))
+
+
+def _attend(inputs: AttentionInputs, *, spec: Spec, cache: KVCache, layer: int, tokens, positions, count):
+    """Append, then attend over everything: the seam of one layer. Gives back what it leaves to scorers if slots will be evicted."""
+    context = AttendContext(
+        layer=layer, positions=positions, window=spec.decoder.windows[layer], padded_slots=spec.padded_slots,
+        encode=spec.encode.at(layer), rope=spec.decoder.rope,
+    )  # fmt: skip
+    cache = _fill(cache, inputs, context, count)
+    out, lse, cache = spec.retrieve.at(layer).attend(inputs, cache, context)
+    left = None
+    if spec.stages is not None:
+        needs = spec.stages.score.at(layer).needs
+        left = LayerStep.of(
+            cache.evidence[layer], inputs, out, lse, needs=needs, ids=tokens, offset=cache.position, count=count
+        )
+    (out, left), cache = _after_reading((out, left), cache)
+    return out, (cache, left)
+
+
+def _after_reading(read: PyTree, cache: KVCache) -> tuple[PyTree, KVCache]:
+    """The same, with every later write to the pool after what was read from it: without an order XLA copies the pool first."""
+    read, k, v, pos = lax.optimization_barrier((read, cache.k, cache.v, cache.pos))
+    return read, cache.replace(k=k, v=v, pos=pos)
+
+
+def _evict(spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: Any) -> KVCache:
+    """Evict, if the policy says so; only the carried part of the evidence stays in the cache."""
+    if spec.stages is None:
+        return cache
+    reader = Reader(
+        stages=spec.stages, encode=spec.encode, dtype=dtype, windows=spec.decoder.windows, padded_slots=spec.padded_slots,
+        ids=tokens, offset=cache.position, count=count,
+    )  # fmt: skip
+    cache = evict(reader, cache, left)
+    return cache.replace(evidence=tuple(x.evidence for x in left))
+
+
+def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], count: Int32[Array, " b"]):
+    """Tokens through every layer; row b holds count[b] real ones. Returns (cache, hidden states [b, t, e])."""
+    positions = cache.position[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    x, cache, left = spec.decoder.embed(params, tokens), _slots(spec.retrieve.begin(cache), positions, count), []
+    for layer, weights in enumerate(params["layers"]):
+        attend = partial(_attend, spec=spec, cache=cache, layer=layer, tokens=tokens, positions=positions, count=count)
+        x, (cache, of_layer) = spec.decoder.layer(weights, x, positions, attend)
+        left.append(of_layer)
+    cache = _evict(spec, cache, left, tokens=tokens, count=count, dtype=x.dtype)
+    cache = spec.retrieve.end(cache, spec.encode, count=count)
+    return cache.replace(position=cache.position + count, steps=cache.steps + count), x
+
+
+def step(spec: Spec, params, cache: KVCache, token: Int32[Array, " b"], *, running: Bool[Array, " b"]) -> KVCache:
+    """One token a row; rows not running keep their cache and logits."""
+    cache, x = run_tokens(spec, params, cache, token[:, None], running.astype(jnp.int32))
+    logits = spec.decoder.unembed(params, x)[:, 0]
+    return cache.replace(logits=jnp.where(running[:, None], logits, cache.logits))

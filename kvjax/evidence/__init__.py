@@ -1,0 +1,26 @@
+"""Evidence: what attention leaves behind for stages to read, and what each piece costs to record."""
+
+from kvjax.evidence.attention_statistics import AttentionStatistics
+from kvjax.evidence.column_sums import ColumnSums
+from kvjax.evidence.need import Block, Need, Shape, Tokens
+from kvjax.evidence.per_token import HiddenStates, PerToken, RawKeys
+from kvjax.evidence.query_moments import Moments, QueryMoments, merge_moments
+from kvjax.evidence.record import (
+    STANDARD,
+    Evidence,
+    concatenate,
+    empty,
+    missing,
+    observe,
+    of_layer,
+    ordered,
+    restrict,
+    union,
+)
+from kvjax.evidence.window_queries import WindowQueries
+
+__all__ = [
+    "STANDARD", "AttentionStatistics", "Block", "ColumnSums", "Evidence", "HiddenStates", "Moments", "Need", "PerToken",
+    "QueryMoments", "RawKeys", "Shape", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe",
+    "of_layer", "ordered", "restrict", "union",
+]  # fmt: skip

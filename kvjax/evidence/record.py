@@ -1,0 +1,107 @@
+"""What one layer has recorded, and how blocks of tokens are folded into it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Float32, Int32
+
+from kvjax.evidence.column_sums import ColumnSums
+from kvjax.evidence.need import Need, Shape, Tokens
+from kvjax.evidence.per_token import HiddenStates
+from kvjax.evidence.query_moments import Moments, QueryMoments
+from kvjax.evidence.window_queries import WindowQueries
+from kvjax.types import Layer
+
+#: What the published methods read, recorded by `kvjax.prefill` unless told otherwise.
+STANDARD: frozenset[Need] = frozenset({WindowQueries(64), QueryMoments(4), ColumnSums()})
+
+
+@struct.dataclass
+class Evidence:
+    """What one layer has recorded.
+
+    Attributes:
+        data: one entry for each recorded need, by its key.
+        length: int32 [b], tokens of text seen so far; the next query stands at this position.
+        rope: the model's rotary embedding, for scorers that reason about queries at other positions.
+    """
+
+    data: dict[str, Any]
+    length: Int32[Array, " b"]
+    rope: Any = struct.field(pytree_node=False)
+
+    def of(self, need: Need) -> Any:
+        """What was recorded for a need."""
+        return self.data[need.key]
+
+    def window_queries(self, size: int) -> Float[Array, "b h g w d"]:
+        """The last `size` queries, oldest first."""
+        return self.data[WindowQueries().key][..., -size:, :]
+
+    def column_sums(self) -> Float32[Array, "b h n"]:
+        """Mass received, averaged over the query heads of a KV head."""
+        return self.column_sums_by_head().mean(2)
+
+    def column_sums_by_head(self) -> Float32[Array, "b h g n"]:
+        """Mass received from each query head."""
+        return self.data[ColumnSums().key]
+
+    def moments(self, skip: int) -> Moments:
+        """Moments of the queries behind the first `skip` positions."""
+        return self.data[QueryMoments(skip).key]
+
+    def hidden_states(self) -> Float[Array, "b n e"]:
+        """Normed inputs of the layer's attention."""
+        return self.data[HiddenStates().key]
+
+
+def empty(needs: Iterable[Need], shape: Shape, rope: Any) -> Evidence:
+    """Evidence before the first token."""
+    data = {need.key: need.empty(shape) for need in needs}
+    return Evidence(data=data, length=jnp.zeros(shape.b, jnp.int32), rope=rope)
+
+
+def ordered(needs: Iterable[Need]) -> tuple[Need, ...]:
+    """The needs in an order that does not depend on how they were asked for."""
+    return tuple(sorted(needs, key=_name))
+
+
+def of_layer(needs: Iterable[Need], layer: Layer) -> tuple[Need, ...]:
+    """The needs as one layer records them."""
+    return tuple(need.at(layer) for need in ordered(needs))
+
+
+def _name(need: Need) -> str:
+    return need.key
+
+
+def observe(evidence: Evidence, needs: Iterable[Need], block: Tokens) -> Evidence:
+    """Fold one block of tokens into every need given."""
+    data = {need.key: need.observe(evidence.data[need.key], block) for need in needs}
+    return evidence.replace(data=data, length=block.offset + block.count)
+
+
+def union(*groups: Iterable[Need]) -> frozenset[Need]:
+    """The smallest set of needs that serves all of `groups`: of several windows only the longest."""
+    everything = frozenset().union(*groups)
+    return frozenset(n for n in everything if not any(m != n and m.serves(n) for m in everything))
+
+
+def missing(recorded: Iterable[Need], wanted: Iterable[Need]) -> frozenset[Need]:
+    """The wanted needs that nothing recorded serves."""
+    return frozenset(w for w in wanted if not any(r.serves(w) for r in recorded))
+
+
+def restrict(evidence: Evidence, recorded: Iterable[Need], wanted: Iterable[Need]) -> Evidence:
+    """Only what `wanted` goes on reading while decoding: the fold's carried part, windows cut to the size wanted."""
+    carried = [need for need in wanted if need.carried]
+    server = {need: next(r for r in recorded if r.serves(need)) for need in carried}
+    return evidence.replace(data={n.key: server[n].serve(evidence.data[server[n].key], n) for n in carried})
+
+
+def concatenate(rows: Sequence[Evidence]) -> Evidence:
+    """The evidence of several rows as one batch."""
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *rows)

@@ -1,0 +1,181 @@
+"""Values in NumPy rows on the Python side, reached by callbacks: what a device without memory of its own beside it can use.
+
+Only indices, weights and new rows cross; the weighted sums are computed where the rows are.
+"""
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.experimental import io_callback
+from jaxtyping import Array, Float, Float32, Int32
+
+from kvjax.kernels.compact import Moves
+from kvjax.placement.lists import sources
+from kvjax.placement.on_device import OnDevice
+from kvjax.placement.on_host import OnHost
+
+_handles = itertools.count()
+#: Rows by handle, as long as a cache that owns them lives.
+_held: "weakref.WeakValueDictionary[int, _Rows]" = weakref.WeakValueDictionary()
+
+
+class _Rows:
+    """NumPy rows and how often they were written."""
+
+    def __init__(self, rows: np.ndarray):
+        self.rows, self.writes = rows, 0
+
+
+@jax.tree_util.register_pytree_node_class
+class HostRows:
+    """A store on the Python side: as a pytree it is one small array (handle, writes so far); who owns the rows is no part of it.
+
+    The number of writes goes from each write to the next reading, so that a program reads what it wrote, and a store that another
+    program has written since is found out, as a donated array would be.
+
+    Attributes:
+        state: int32 [2], handle and writes.   shape, dtype: of the rows.   owner: what keeps them alive, None inside a program.
+    """
+
+    host_rows = True
+
+    def __init__(self, state: Any, shape: tuple[int, int], dtype: Any, owner: Any = None):
+        self.state, self.shape, self.dtype, self.owner = state, shape, np.dtype(dtype), owner
+
+    def tree_flatten(self):
+        return (self.state,), (self.shape, self.dtype)
+
+    @classmethod
+    def tree_unflatten(cls, static, leaves):
+        return cls(*leaves, *static)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows in host memory."""
+        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+
+    def rows(self) -> Float[np.ndarray, "s d"]:
+        """The rows, after every program that writes them has ended."""
+        return _find(np.asarray(self.state)).rows
+
+
+def _store(rows: np.ndarray) -> HostRows:
+    """A new store of these rows, owned by what it returns."""
+    owner, handle = _Rows(rows), next(_handles)
+    _held[handle] = owner
+    return HostRows(jnp.asarray([handle, 0], jnp.int32), rows.shape, rows.dtype, owner)
+
+
+def _find(state: np.ndarray) -> _Rows:
+    """The rows a state names, if they are as that state left them."""
+    found = _held.get(int(state[0]))
+    if found is None:
+        raise RuntimeError("the host rows of this cache are gone: keep the cache that owns them until its programs have ended")
+    return _unchanged(found, state)
+
+
+def _unchanged(found: _Rows, state: np.ndarray) -> _Rows:
+    if found.writes != state[1]:
+        raise RuntimeError("the host rows of this cache were written by a later program: go on with the cache it gave back")
+    return found
+
+
+def _written(state: np.ndarray, slots: np.ndarray, new: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The state after `new` of the rows in slots. Rows whose cache was let go meanwhile are no longer read by anybody: nothing is
+    written then, where an error would end every ordered callback after this one."""
+    found = _held.get(int(state[0]))
+    if found is not None:
+        rows, kept = _unchanged(found, state).rows, slots < len(found.rows)
+        rows[slots[kept]] = new(rows)[kept]
+        found.writes += 1
+    return np.array([state[0], state[1] + 1], np.int32)
+
+
+def _put(state, slots, new):
+    """Rows to slots; the new state."""
+    state, slots, new = map(np.asarray, (state, slots, new))
+    return _written(state, slots, lambda rows: new)
+
+
+def _copy(state, source, target):
+    """Rows over rows, all read before any is written; the new state."""
+    state, source, target = map(np.asarray, (state, source, target))
+    return _written(state, target, lambda rows: rows[np.minimum(source, len(rows) - 1)])
+
+
+def _take(state, slots):
+    rows = _find(np.asarray(state)).rows
+    return rows[np.minimum(np.asarray(slots), len(rows) - 1)]
+
+
+def _weigh(state, slots, weights):
+    rows, weights = _take(state, slots).astype(np.float32), np.asarray(weights)
+    b, h, g, t, n = weights.shape
+    return (weights.reshape(b, h, g * t, n) @ rows).reshape(b, h, g, t, -1)
+
+
+@struct.dataclass
+class ByCallback(OnHost):
+    """Values in NumPy rows on the Python side, by ordered callbacks: writes and weighted sums happen in the order of the program.
+
+    The rows live as long as the cache they belong to. A callback costs some tens of microseconds, so this placement is for devices
+    whose runtime has no host memory space; elsewhere `OnHost` is faster.
+    """
+
+    def empty(self, slots: int, d: int, dtype: Any) -> HostRows:
+        return _store(np.zeros((slots, d), dtype))
+
+    def append(self, store: HostRows, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> HostRows:
+        return _write(store, _put, slots, rows.astype(store.dtype))
+
+    def take(self, store: HostRows, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
+        found = jax.ShapeDtypeStruct((*slots.shape, store.shape[1]), store.dtype)
+        return jax.pure_callback(_take, found, store.state, slots)
+
+    pick = OnDevice.pick
+
+    def compact(self, store: HostRows, start: Int32[Array, "b h"], moves: Moves) -> HostRows:
+        where = lambda x: _listed(start[..., None] + x, moves.count, store)  # noqa: E731
+        return _write(store, _copy, where(moves.sources), where(moves.targets))
+
+    def rewrite(
+        self, store: HostRows, rows: Float[Array, "b h n d"], slots: Int32[Array, "b h n"], count: Int32[Array, "b h"]
+    ) -> HostRows:
+        return self.append(store, _listed(slots, count, store), rows.reshape(-1, rows.shape[-1]))
+
+    def weighted_sum(
+        self, store: HostRows, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
+    ) -> Float32[Array, "b h g t d"]:
+        return self.weighted_sum_by_lists(store, start, weights)
+
+    def weighted_sum_of_list(
+        self, store: HostRows, slots: Int32[Array, "b h n"], weights: Float32[Array, "b h g t n"]
+    ) -> Float32[Array, "b h g t d"]:
+        found = jax.ShapeDtypeStruct((*weights.shape[:-1], store.shape[1]), jnp.float32)
+        return io_callback(_weigh, found, store.state, slots, weights, ordered=True)
+
+    def relocate(self, store: HostRows, old: Array, new: Array, length: Array, slots: int) -> HostRows:
+        return _store(store.rows()[sources(old, new, length, slots)])
+
+    def concatenate(self, stores: list[HostRows]) -> HostRows:
+        return _store(np.concatenate([s.rows() for s in stores]))
+
+    def adopt(self, new: HostRows, old: HostRows) -> HostRows:
+        return HostRows(new.state, new.shape, new.dtype, old.owner)
+
+
+def _listed(slots: Int32[Array, "b h n"], count: Int32[Array, "b h"], store: HostRows) -> Int32[Array, " r"]:
+    """Every region's list in one, with all but its first `count` entries pointing nowhere (left out when written)."""
+    return jnp.where(jnp.arange(slots.shape[-1]) < count[..., None], slots, store.shape[0]).reshape(-1)
+
+
+def _write(store: HostRows, write: Any, *operands: Array) -> HostRows:
+    """The store after an ordered write."""
+    state = io_callback(write, jax.ShapeDtypeStruct((2,), jnp.int32), store.state, *operands, ordered=True)
+    return HostRows(state, store.shape, store.dtype, store.owner)

@@ -1,0 +1,212 @@
+"""How a prompt is run through the layers: with exact attention, or in blocks that see an anchor and themselves."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Float32, Int32
+
+from kvjax.attention_inputs import AttentionInputs
+from kvjax.evidence import Block
+from kvjax.evidence.reduce import Reduction
+from kvjax.kernels.prefill_attention import column_sums, prefill_attention
+from kvjax.prefill.rows import reduced_rows
+from kvjax.types import Keys, Values, size_class
+
+#: Prompts longer than this are run LONG tokens at a time unless told otherwise: less memory, and no slower.
+_WHOLE, _LONG = 2048, 1024
+
+
+class PrefillChunk(NamedTuple):
+    """Tokens offset .. offset + width run through the layers at once; those from `end` on are padding.
+
+    `attention` is what they see: everything before them, or less.
+    """
+
+    offset: int
+    width: int
+    end: int
+    attention: "PrefillAttention"
+
+
+class PrefillAttention:
+    """How a prompt attends to itself: hashable and without arrays, since every program of a prefill is compiled for one.
+
+    `plan` cuts a prompt into chunks, and says for each with which attention it is run; `attend` is that attention.
+    """
+
+    def check(self, decoder: Any, chunk: int | None) -> None:
+        """Raise ValueError where it fits neither the model nor the size of a chunk asked for."""
+
+    def plan(self, length: int, chunk: int | None) -> tuple[int, list[PrefillChunk]]:
+        """(padded length, chunks) of a prompt of `length` tokens."""
+        raise NotImplementedError(f"{type(self).__name__} must define plan(length, chunk)")
+
+    def attend(
+        self, inputs: AttentionInputs, k: Keys, v: Values, *, ids: Int32[Array, "b t"], offset: Int32[Array, ""],
+        count: Int32[Array, " b"], window: int | None,
+    ) -> tuple[Float[Array, "b h g t d"], Block]:  # fmt: skip
+        """(out, the tokens as evidence sees them) of a chunk from position `offset` on, `count` tokens of it real.
+
+        k and v are the prompt's buffers, filled up to and with this chunk; `window` is the layer's sliding window.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define attend(inputs, k, v, ...)")
+
+
+def bucket(length: int, chunk: int | None) -> tuple[int, int]:
+    """(padded length, tokens run at a time) of a prompt: the length is one of 8 classes a power of two, in whole chunks."""
+    n = size_class(length, steps=8)
+    if chunk is None and length <= _WHOLE:
+        return n, n
+    step = chunk or _LONG
+    return -(-n // step) * step, step
+
+
+@dataclass(frozen=True)
+class CausalAttention(PrefillAttention):
+    """Every token sees all before it."""
+
+    def check(self, decoder: Any, chunk: int | None) -> None:
+        """Raise ValueError for a chunk that is no multiple of 64."""
+        if chunk is not None and (chunk < 64 or chunk % 64):
+            raise ValueError(f"chunk must be a multiple of 64 tokens, at least 64; got {chunk}")
+
+    def plan(self, length: int, chunk: int | None) -> tuple[int, list[PrefillChunk]]:
+        """(padded length, runs) of a prompt."""
+        n, step = bucket(length, chunk)
+        return n, [PrefillChunk(offset, step, length, self) for offset in range(0, length, step)]
+
+    def attend(self, inputs, k, v, *, ids, offset, count, window):
+        out, lse = prefill_attention(inputs.q, k, v, offset=offset, window=window)
+        block = PromptBlock(
+            inputs=inputs, ids=ids, out=out, k=k, lse=lse, offset=jnp.full_like(count, offset), count=count, window=window
+        )
+        return out, block
+
+
+@dataclass(frozen=True)
+class AnchoredAttention(PrefillAttention):
+    """A chunk sees the first `anchor` tokens and itself, whatever lies between: a causal block behind a prefix.
+
+    Chunks of `StarAttention` are run with it; it plans nothing by itself.
+    """
+
+    anchor: int
+
+    def attend(self, inputs, k, v, *, ids, offset, count, window):
+        del window
+        keys, values = self._behind(k, inputs.k), self._behind(v, inputs.v)
+        out, lse = prefill_attention(inputs.q, keys, values, offset=jnp.int32(self.anchor))
+        block = AnchoredBlock(
+            inputs=inputs, ids=ids, out=out, k=keys, lse=lse, offset=jnp.full_like(count, offset), count=count, anchor=self.anchor,
+            n=k.shape[2],
+        )  # fmt: skip
+        return out, block
+
+    def _behind(self, buffer: Keys, own: Float[Array, "b h t d"]) -> Float[Array, "b h _ d"]:
+        """The anchor's rows of a prompt's buffer, then the chunk's own."""
+        return jnp.concatenate([buffer[:, :, : self.anchor], own.astype(buffer.dtype)], 2)
+
+
+@dataclass(frozen=True)
+class StarAttention(PrefillAttention):
+    """Tokens see their own block so far and the first `anchor` tokens: O(n · (anchor + size)) instead of O(n²).
+
+    p sees j where j <= p and (⌊j / size⌋ = ⌊p / size⌋ or j < anchor or p >= n - tail).
+
+    Args:
+        size: tokens of a block.
+        anchor: first tokens of the prompt that every block sees, at their own positions; at most `size` (default: `size`).
+        tail: last tokens of the prompt (the question) that see everything before them; blocks are those of the rest.
+
+    A prompt of one block is run as by `CausalAttention`. Keys and values of the first block are reused as they are: positions do
+    not change.
+    Source: HCAttention, arXiv 2507.19823, appendix B, after Star Attention, arXiv 2411.17116, where the tail is phase 2. The paper
+    gives neither size nor anchor.
+    """
+
+    size: int
+    anchor: int | None = None
+    tail: int = 0
+
+    def __post_init__(self):
+        if self.size < 1 or not 0 <= self.first <= self.size or self.tail < 0:
+            raise ValueError(
+                "StarAttention wants a size of at least 1 token, an anchor of 0 to size tokens and a tail of 0 or more; "
+                f"got size={self.size}, anchor={self.anchor}, tail={self.tail}"
+            )
+
+    @property
+    def first(self) -> int:
+        """Tokens of the anchor."""
+        return self.size if self.anchor is None else self.anchor
+
+    def check(self, decoder: Any, chunk: int | None) -> None:
+        """Raise ValueError for a chunk beside the blocks, or a model with sliding windows."""
+        if chunk is not None:
+            raise ValueError(f"block-wise prefill runs one block of {self.size} at a time: leave chunk={chunk} out")
+        if any(window is not None for window in decoder.windows):
+            raise ValueError("block-wise prefill needs full attention: this model has layers with a sliding window")
+
+    def plan(self, length: int, chunk: int | None) -> tuple[int, list[PrefillChunk]]:
+        """(padded length, runs) of a prompt."""
+        body = length - self.tail
+        if body <= self.size:
+            return CausalAttention().plan(length, chunk)
+        attentions = [CausalAttention()] + [AnchoredAttention(self.first)] * (-(-body // self.size) - 1)
+        chunks = [PrefillChunk(i * self.size, self.size, body, attention) for i, attention in enumerate(attentions)]
+        if self.tail:
+            chunks.append(PrefillChunk(body, size_class(self.tail, steps=8), length, CausalAttention()))
+        return size_class(max(chunk.offset + chunk.width for chunk in chunks), steps=8), chunks
+
+
+@struct.dataclass
+class PromptBlock:
+    """Rows offset .. offset + t of a prompt as evidence sees them; `count` of them are real."""
+
+    inputs: AttentionInputs
+    ids: Int32[Array, "b t"]
+    out: Float[Array, "b h g t d"]
+    k: Keys
+    lse: Float32[Array, "b h g t"]
+    offset: Int32[Array, " b"]
+    count: Int32[Array, " b"]
+    window: int | None = struct.field(pytree_node=False)
+
+    def column_sums(self) -> Float32[Array, "b h g n"]:
+        length = self.offset + self.count
+        return column_sums(self.inputs.q, self.k, self.lse, offset=self.offset[0], length=length, window=self.window)
+
+    def reduced(self, reduction: Reduction) -> Any:
+        return reduced_rows(
+            reduction, self.inputs.q, self.k, self.lse, offset=self.offset[0], count=self.count, window=self.window
+        )
+
+
+@struct.dataclass
+class AnchoredBlock:
+    """A block behind its anchor as evidence sees it; k holds the anchor's keys and the block's own, `n` are the prompt's."""
+
+    inputs: AttentionInputs
+    ids: Int32[Array, "b t"]
+    out: Float[Array, "b h g t d"]
+    k: Keys
+    lse: Float32[Array, "b h g t"]
+    offset: Int32[Array, " b"]
+    count: Int32[Array, " b"]
+    anchor: int = struct.field(pytree_node=False)
+    n: int = struct.field(pytree_node=False)
+
+    def column_sums(self) -> Float32[Array, "b h g n"]:
+        length = self.anchor + self.count
+        sums = column_sums(self.inputs.q, self.k, self.lse, offset=jnp.int32(self.anchor), length=length)
+        out = jnp.zeros((*sums.shape[:3], self.n), jnp.float32).at[..., : self.anchor].set(sums[..., : self.anchor])
+        return jax.lax.dynamic_update_slice_in_dim(out, sums[..., self.anchor :], self.offset[0], axis=3)
+
+    def reduced(self, reduction: Reduction) -> Any:
+        raise ValueError(
+            f"{type(reduction).__name__} of attention rows is not defined where blocks see only their anchor and themselves: "
+            "prefill with CausalAttention()"
+        )

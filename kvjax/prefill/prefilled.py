@@ -1,0 +1,56 @@
+"""Prompts after prefill."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Float32, Int32
+
+from kvjax.evidence import Evidence, Need
+
+
+@struct.dataclass
+class PrefilledRow:
+    """One prompt: dense keys and values of every layer, padded on the right to a bucket.
+
+    Attributes:
+        ids: int32 [n], the prompt, padded with zeros.
+        length: int32 [1], its true length.
+        k, v: one [1, h, n, d] array a layer.
+        evidence: what each layer recorded.
+        logits: float32 [v] after the last token. all_logits: float32 [n, v] if asked for.
+    """
+
+    ids: Int32[Array, " n"]
+    length: Int32[Array, "1"]
+    k: tuple[Float[Array, "1 h n d"], ...]
+    v: tuple[Float[Array, "1 h n d"], ...]
+    evidence: tuple[Evidence, ...]
+    logits: Float32[Array, " v"]
+    all_logits: Float32[Array, "n v"] | None = None
+
+
+@struct.dataclass
+class Prefilled:
+    """Prompts after prefill: compress it with any number of policies; nothing changes it.
+
+    Attributes:
+        rows: the prompts.
+        needs: what was recorded of every layer, in the order of their keys.
+        decoder: the model's layers, without weights.
+    """
+
+    rows: tuple[PrefilledRow, ...]
+    needs: tuple[Need, ...]
+    decoder: Any = struct.field(pytree_node=False)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each prompt."""
+        return [int(np.asarray(row.length)[0]) for row in self.rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays held."""
+        return sum(x.nbytes for x in jax.tree.leaves(self.rows))

@@ -1,0 +1,145 @@
+"""Prefill: a prompt through the model once, its keys, values and evidence kept as an immutable value.
+
+Layers are run one after another by one jitted program each prompt-length bucket shares, so compile time does not grow with depth
+and a layer's queries are gone before the next starts. Each row of a batch runs the program it would run alone: its numbers, and
+so every decision taken from them, are the same to the bit whatever stands beside it.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kvjax import evidence as ev
+from kvjax.attention_inputs import AttentionInputs
+from kvjax.cache.heap import trim
+from kvjax.checks import check_finite, check_prompts
+from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
+from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+
+
+@partial(jax.jit, static_argnames=("decoder", "window", "attention"), donate_argnames=("x", "k", "v", "evidence"))
+def _layer(weights, x, k, v, evidence, needs, ids, offset, end, *, decoder, window, attention):
+    """One layer over one chunk of a prompt; k and v are the layer's whole buffers, filled up to the chunk."""
+    at = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+    count = jnp.clip(end - offset, 0, x.shape[1])
+
+    def attend(inputs: AttentionInputs):
+        keys = jax.lax.dynamic_update_slice_in_dim(k, inputs.k.astype(k.dtype), offset, axis=2)
+        values = jax.lax.dynamic_update_slice_in_dim(v, inputs.v.astype(v.dtype), offset, axis=2)
+        out, block = attention.attend(inputs, keys, values, ids=ids, offset=offset, count=count, window=window)
+        return out, (keys, values, ev.observe(evidence, needs, block))
+
+    x, (k, v, evidence) = decoder.layer(weights, x, at, attend)
+    return x, k, v, evidence
+
+
+@partial(jax.jit, static_argnames="decoder")
+def _embed(params, tokens, *, decoder):
+    return decoder.embed(params, tokens)
+
+
+@partial(jax.jit, static_argnames="decoder")
+def _unembed(params, x, *, decoder):
+    return decoder.unembed(params, x)
+
+
+@partial(jax.jit, static_argnames="decoder")
+def _last_logits(params, x, index, *, decoder):
+    last = jax.lax.dynamic_slice_in_dim(x, index, 1, axis=1)
+    return decoder.unembed(params, last)[0, 0]
+
+
+def buffers(decoder: Any, n: int, dtype: Any, needs: Iterable[ev.Need]) -> tuple[list, list, list[ev.Evidence]]:
+    """Empty keys, values and evidence for every layer of one prompt of bucket n."""
+    shape = (1, decoder.heads, n, decoder.head_dim)
+    size = ev.Shape(b=1, h=decoder.heads, g=decoder.groups, n=n, d=decoder.head_dim, e=decoder.config.width, dtype=dtype)
+    layers = range(decoder.layers)
+    k, v = ([jnp.zeros(shape, dtype) for _ in layers] for _ in range(2))
+    return k, v, [ev.empty(ev.of_layer(needs, layer), size, decoder.rope) for layer in layers]
+
+
+def _run(lm: Any, chunk: PrefillChunk, tokens: np.ndarray, k: list, v: list, evidence: list, needs: Iterable[ev.Need]) -> jax.Array:
+    """One chunk through every layer, in place: hidden states [1, t, e]."""
+    end = jnp.asarray([chunk.end], jnp.int32)
+    ids = jnp.asarray(tokens[None, chunk.offset : chunk.offset + chunk.width])
+    x = _embed(lm.params, ids, decoder=lm.decoder)
+    for layer, (weights, window) in enumerate(zip(lm.params["layers"], lm.decoder.windows, strict=True)):
+        x, k[layer], v[layer], evidence[layer] = _layer(
+            weights, x, k[layer], v[layer], evidence[layer], ev.of_layer(needs, layer), ids, np.int32(chunk.offset), end,
+            decoder=lm.decoder, window=window, attention=chunk.attention,
+        )  # fmt: skip
+    return x
+
+
+def _prefill_row(
+    lm: Any, ids: list[int], *, needs: Iterable[ev.Need], attention: PrefillAttention, chunk: int | None, all_logits: bool
+) -> PrefilledRow:
+    decoder = lm.decoder
+    n, chunks = attention.plan(len(ids), chunk)
+    tokens = np.zeros(n, np.int32)
+    tokens[: len(ids)] = ids
+    k, v, evidence = buffers(decoder, n, lm.params["embed"]["weight"].dtype, needs)
+    logits = []
+    for part in chunks:
+        x = _run(lm, part, tokens, k, v, evidence, needs)
+        if all_logits:
+            logits.append(_unembed(lm.params, x, decoder=decoder)[0, : part.end - part.offset])
+    last = _last_logits(lm.params, x, np.int32(len(ids) - 1 - part.offset), decoder=decoder)
+    check_finite(last, "the logits of the prompt's last token")
+    return PrefilledRow(
+        ids=jnp.asarray(tokens),
+        length=jnp.asarray([len(ids)], jnp.int32),
+        k=tuple(k),
+        v=tuple(v),
+        evidence=tuple(evidence),
+        logits=last,
+        all_logits=jnp.pad(jnp.concatenate(logits), ((0, n - len(ids)), (0, 0))) if all_logits else None,
+    )
+
+
+def resolve_needs(needs: Any) -> frozenset[ev.Need]:
+    """A policy, several policies, or a set of evidence → the evidence to record."""
+    if isinstance(needs, frozenset | set):
+        return frozenset(needs)
+    if isinstance(needs, list | tuple):
+        return ev.union(*(policy.needs for policy in needs))
+    return needs.needs
+
+
+def prefill(
+    lm, prompts, *, needs: Any = ev.STANDARD, attention: PrefillAttention = CausalAttention(), chunk: int | None = None,
+    all_logits: bool = False,
+) -> Prefilled:  # fmt: skip
+    """Run prompts through the model and keep what any policy may ask for.
+
+    Attention is causal, computed tile by tile: memory is linear in the length. Prompts are padded to one of 8 buckets a power of
+    two.
+
+    Args:
+        lm: a language model (`models.load`).
+        prompts: token ids, or a list of them; rows may differ in length.
+        needs: what to record: a policy, a list of policies, or a set of `kvjax.evidence` needs. The default serves every method in
+            `kvjax.methods`; naming the policies you will use saves the second pass of those that read attention sums.
+        attention: CausalAttention(), or StarAttention(size, anchor, tail) for an approximation that is linear in the length.
+        chunk: tokens run through the layers at a time (a multiple of 64), which bounds activation memory. By default prompts of
+            up to 2,048 tokens are run whole, longer ones 1,024 at a time.
+        all_logits: keep the logits of every position (n·v floats a row, zeros behind the prompt).
+
+    Raises:
+        ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context, a chunk or an attention
+            that does not fit.
+        FloatingPointError: the model produced NaN or infinite logits.
+    """
+    rows = check_prompts(prompts, lm.decoder)
+    attention.check(lm.decoder, chunk)
+    wanted = resolve_needs(needs)
+    trim()
+    return Prefilled(
+        rows=tuple(_prefill_row(lm, ids, needs=wanted, attention=attention, chunk=chunk, all_logits=all_logits) for ids in rows),
+        needs=ev.ordered(wanted),
+        decoder=lm.decoder,
+    )
