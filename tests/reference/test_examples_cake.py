@@ -156,13 +156,15 @@ def test_query_heads_of_a_group_may_be_swapped():
 
 
 def test_a_layer_never_grows_again():
-    """Clipping may ask a layer for more than it still stores: it keeps what it has."""
-    cascade, u = cake.Cascade(20, 16), np.arange(16.0)[None]
-    for p in (1.0, 1000.0, 0.001, 1000.0):
+    """A last layer that is clipped spreads its excess over layers that were cut before: they keep what they still store."""
+    preferences, u = np.array([1.0, 9, 9, 1000]), np.arange(7.0)[None]
+    assert list(cake.release_budgets(preferences[:3], 12, 7)) == [1, 6, 5]
+    assert list(cake.release_budgets(preferences, 12, 7)) == [3, 1, 1, 7]
+    cascade = cake.Cascade(12, 7)
+    for p in preferences:
         cascade.see(u, p)
-    sizes = [h[0] for h in cascade.history]
-    assert sizes == sorted(sizes, reverse=True)
-    assert all(h.sum() <= 20 for h in cascade.history)
+    assert [list(h) for h in cascade.history] == [[7], [5, 7], [1, 6, 5], [1, 1, 1, 7]]
+    assert [len(layer[0]) for layer in cake.two_phase([u] * 4, preferences, 12)] == [3, 1, 1, 7]
 
 
 def test_equal_layers_share_evenly():

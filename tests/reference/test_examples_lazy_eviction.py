@@ -51,7 +51,7 @@ def test_hit_every_step_is_a_period_of_1_and_never_hit_is_0():
 def test_a_hit_needs_more_than_alpha_and_one_head_is_enough():
     ts, mri = lazy.update(np.array([0, 0]), np.array([0, 0]), np.array([0.1, 0.11]), 4, 0.1)
     assert list(ts) == [0, 4] and list(mri) == [0, 4]
-    rule = lazy.Decoding(100, 10, alpha=0.1, held=np.array([0]), ts=np.array([0]), mri=np.array([0]))
+    rule = lazy.Decoding(100, 10, alpha=0.3, held=np.array([0]), ts=np.array([0]), mri=np.array([0]))
     rule.see(np.array([[0.05, 0.95], [0.5, 0.5]]), 3)
     assert rule.ts[0] == 3 and rule.mri[0] == 3
 

@@ -24,6 +24,10 @@ def test_e2():
     assert_allclose(rule.acc, [2.15, 0.3, 0.3])
 
 
+def test_a_recent_heavy_hitter_takes_no_heavy_slot():
+    assert list(h2o.kept(np.array([3.0, 1, 2, 9, 1]), 1, 2)) == [0, 3, 4]
+
+
 def test_e2_prompt_only():
     rule = h2o.Decoding(1, 2, prompt_only=True)
     rule.prefill(H2O_ROWS[None])
