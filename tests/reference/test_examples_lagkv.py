@@ -51,7 +51,7 @@ def test_every_block_is_cut_once_and_counts_follow():
         held, compressed = len(cache.heads[0].pos), max(0, (t + 1 - sinks) // lag - 1) * lag
         assert held == min(t + 1, sinks) + ratio * compressed + (max(0, t + 1 - sinks) - compressed)
         assert held - sinks - ratio * compressed <= 2 * lag - 1
-        for head, old in zip(cache.heads, before, strict=True):
+        for head, old, key in zip(cache.heads, before, k, strict=True):
             assert_array_equal(head.k, key[head.pos])
             assert set(head.pos) <= {*old, t}
     decoded = [head.pos for head in cache.heads]
