@@ -1,0 +1,105 @@
+"""KeepKV (arXiv 2504.09936): evicted tokens are merged into their most similar kept one, weighted by votes and raw attention.
+
+Readings of what the sources leave open:
+- The mean of exp(z) runs over those of the last `window` queries that could see the slot; z is without ln c and unshifted.
+- The size of eps is not given: 1e-6 here.
+- A merged slot's recorded exponentials and its accumulated score become means weighted by votes, its votes add up.
+- Rows count from 1 (the prompt's first) linearly up to `newest` (its last), decoded rows count `newest`.
+- The victim is the lowest accumulated score outside sinks and the last `recent`, ties to the lower slot; the targets are
+  all others. The merged keys are plain weighted means: the mass is not preserved (`exact_logit` says what would).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from .softmax import softmax
+
+
+def row_weights(n: int, newest: float) -> Float[np.ndarray, "n"]:
+    return np.linspace(1.0, newest, n)
+
+
+def weight(votes: float, mass: float, eps: float = 1e-6) -> float:
+    """w = c (mean exp(z) + eps)."""
+    return votes * (mass + eps)
+
+
+def combined(x: Float[np.ndarray, "d"], y: Float[np.ndarray, "d"], w_x: float, w_y: float) -> Float[np.ndarray, "d"]:
+    return (w_x * x + w_y * y) / (w_x + w_y)
+
+
+def exact_logit(masses: list[float], votes: list[float]) -> float:
+    """The z for which (sum c) exp(z) = sum c exp(z_i): the paper's zero perturbation."""
+    return float(np.log(np.dot(masses, votes) / np.sum(votes)))
+
+
+def nearest(key: Float[np.ndarray, "d"], keys: Float[np.ndarray, "n d"]) -> tuple[int, float]:
+    """(row, cosine) of the most similar key, ties to the lower row."""
+    cos = keys @ key / (np.linalg.norm(keys, axis=1) * np.linalg.norm(key))
+    return int(cos.argmax()), float(cos.max())
+
+
+@dataclass
+class Head:
+    """One head. `seen` holds exp(z) of the last `window` queries, NaN where a query could not see the slot."""
+
+    k: Float[np.ndarray, "n d"]
+    v: Float[np.ndarray, "n d"]
+    budget: int
+    threshold: float
+    window: int = 8
+    sinks: int = 4
+    recent: int = 8
+    newest: float = 1.0
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        n = len(self.k)
+        self.c, self.s, self.pos = np.ones(n), np.zeros(n), np.arange(n)
+        self.seen, self.told = np.full((0, n), np.nan), n
+
+    def start(self, q: Float[np.ndarray, "n d"]) -> None:
+        """The prompt's queries: rows of its causal attention, then evictions down to the budget."""
+        n = len(self.k)
+        z = np.where(np.tri(n, dtype=bool), q @ self.k.T / np.sqrt(q.shape[1]), -np.inf)
+        self.s = row_weights(n, self.newest) @ softmax(z)
+        self.seen = np.where(np.isfinite(z), np.exp(z), np.nan)[-self.window :]
+        self._shrink()
+
+    def step(self, q: Float[np.ndarray, "d"], k: Float[np.ndarray, "d"], v: Float[np.ndarray, "d"]) -> Float[np.ndarray, "d"]:
+        """One token: joined, attended to with + ln c, recorded, then evictions. Returns the output."""
+        self.k, self.v = np.vstack([self.k, k]), np.vstack([self.v, v])
+        self.c, self.s, self.pos = np.append(self.c, 1.0), np.append(self.s, 0.0), np.append(self.pos, self.told)
+        self.seen = np.hstack([self.seen, np.full((len(self.seen), 1), np.nan)])
+        self.told += 1
+        z = self.k @ q / np.sqrt(len(q))
+        row = softmax(z + np.log(self.c))
+        self.seen = np.vstack([self.seen, np.exp(z)])[-self.window :]
+        self.s = self.s + self.newest * row
+        out = row @ self.v
+        self._shrink()
+        return out
+
+    def _shrink(self) -> None:
+        while len(self.k) > self.budget:
+            e = self.sinks + int(self.s[self.sinks : len(self.s) - self.recent].argmin())
+            self._merge(e)
+            stay = np.arange(len(self.k)) != e
+            self.k, self.v, self.c, self.s, self.pos = (x[stay] for x in (self.k, self.v, self.c, self.s, self.pos))
+            self.seen = self.seen[:, stay]
+
+    def _merge(self, e: int) -> None:
+        others = np.flatnonzero(np.arange(len(self.k)) != e)
+        j, cos = nearest(self.k[e], self.k[others])
+        if cos < self.threshold:
+            return
+        r = others[j]
+        w_r, w_e = (weight(self.c[i], np.nanmean(self.seen[:, i]), self.eps) for i in (r, e))
+        self.k[r] = combined(self.k[r], self.k[e], w_r, w_e)
+        self.v[r] = combined(self.v[r], self.v[e], w_r, w_e)
+        self.s[r] = combined(self.s[r], self.s[e], self.c[r], self.c[e])
+        both = combined(self.seen[:, r], self.seen[:, e], self.c[r], self.c[e])
+        self.seen[:, r] = np.where(np.isnan(both), np.fmax(self.seen[:, r], self.seen[:, e]), both)
+        self.c[r] += self.c[e]
