@@ -34,9 +34,9 @@ class Kept:
         path, wanted = self.folder / f"{name}.prefill", resolve_needs(needs)
         if path.is_file():
             found = kvjax.load_prefilled(path, lm)
-            if wanted <= found.needs:
+            if wanted <= set(found.needs):
                 return found
-            wanted |= found.needs
+            wanted |= set(found.needs)
         self.folder.mkdir(parents=True, exist_ok=True)
         made = kvjax.prefill(lm, list(ids), needs=wanted)
         kvjax.save_prefilled(made, path, lm)

@@ -1,6 +1,8 @@
 """A prefilled prompt comes back from its file to the bit, and only to the model it was made with."""
 
+import hashlib
 import json
+import re
 import resource
 
 import jax
@@ -39,7 +41,8 @@ def same(one, two) -> None:
 def rewritten(file, **changes):
     """The file with other fields in its header."""
     header = json.loads(json.loads(_raw_header(file))["__metadata__"]["kvjax"])
-    save_file(load_file(file), file, {"kvjax": json.dumps({**header, **changes})})
+    text = json.dumps({**header, **changes})
+    save_file(load_file(file), file, {"kvjax": text, "kvjax_checksum": hashlib.blake2b(text.encode(), digest_size=8).hexdigest()})
     return file
 
 
@@ -107,6 +110,31 @@ def test_a_file_cut_short_is_refused(lm, file, left):
         load_prefilled(file, lm)
 
 
+def test_two_hundred_bit_flips_are_all_refused(lm, file):
+    whole, draw = file.read_bytes(), np.random.default_rng(0)
+    for at in draw.integers(0, 8 * len(whole), 200):
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << at % 8
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=re.escape(str(file))):
+            load_prefilled(file, lm)
+
+
+def test_an_edited_header_is_refused(lm, file):
+    header = json.loads(json.loads(_raw_header(file))["__metadata__"]["kvjax"])
+    save_file(load_file(file), file, {"kvjax": json.dumps(header | {"all_logits": True}), "kvjax_checksum": "0" * 16})
+    with pytest.raises(ValueError, match="damaged or was edited"):
+        load_prefilled(file, lm)
+
+
+def test_every_weight_counts(lm, file):
+    """A single weight that differs, wherever it stands, makes another model."""
+    weight = lm.params["layers"][1]["mlp"]["down"]["weight"]
+    params = jax.tree.map(lambda x: x.at[3, 5].add(1e-3) if x is weight else x, lm.params)
+    with pytest.raises(ValueError, match="parameters: the model has"):
+        load_prefilled(file, lm.replace(params=params))
+
+
 def test_a_stranger_is_refused(lm, tmp_path):
     text, weights = tmp_path / "text", tmp_path / "weights"
     text.write_text("not a prompt at all, just words\n" * 20)
@@ -122,10 +150,10 @@ def test_a_stranger_is_refused(lm, tmp_path):
 def test_headers_that_lie_are_refused(lm, file):
     with pytest.raises(ValueError, match="or lacks some: rows.0"):
         load_prefilled(rewritten(file, buckets=[128, 128]), lm)
-    with pytest.raises(ValueError, match="version 0, this kvjax reads 1"):
+    with pytest.raises(ValueError, match="version 0, this kvjax reads 2"):
         load_prefilled(rewritten(file, version=0), lm)
     with pytest.raises(ValueError, match="unknown evidence 'Pickle'"):
-        load_prefilled(rewritten(file, version=1, needs=[{"need": "Pickle"}]), lm)
+        load_prefilled(rewritten(file, version=2, needs=[{"need": "Pickle"}]), lm)
 
 
 def test_a_need_of_the_users_own_cannot_be_saved(lm, tmp_path):

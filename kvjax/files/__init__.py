@@ -1,0 +1,1 @@
+"""Files that hold arrays: written whole or not at all, checked when read."""
