@@ -3,23 +3,41 @@
 import math
 from typing import Any
 
+import jax
 import numpy as np
 
 
+def number_of(x: Any) -> Any:
+    """A NumPy or JAX scalar with a value as the Python number it is; anything else as it is."""
+    if isinstance(x, jax.core.Tracer) or not isinstance(x, np.generic | np.ndarray | jax.Array):
+        return x
+    return x.item() if np.ndim(x) == 0 else x
+
+
 def check_budget(budget: Any) -> None:
-    """A positive integer of slots, or a share in (0, 1]; anything traced passes."""
-    if isinstance(budget, bool) or (budget is None) or isinstance(budget, str):
+    """A positive integer of slots, or a share in (0, 1]; anything traced, or a pytree's placeholder, passes.
+
+    Raises:
+        TypeError, ValueError: a budget of another kind, or out of range.
+    """
+    value = number_of(budget)
+    if isinstance(value, bool | None | str | bytes | complex | list | tuple | dict | np.ndarray) or _is_array(value):
         raise TypeError(f"budget must be an int (mean slots per KV head) or a float in (0, 1] (share kept); got {budget!r}")
-    if isinstance(budget, int | np.integer) and budget < 1:
+    if isinstance(value, int) and value < 1:
         raise ValueError(f"budget must be at least 1 slot per KV head; got {budget}")
-    if isinstance(budget, float | np.floating) and not (math.isfinite(budget) and 0.0 < budget <= 1.0):
+    if isinstance(value, float) and not (math.isfinite(value) and 0.0 < value <= 1.0):
         raise ValueError(
             f"a float budget is the share of the prompt kept, in (0, 1]; got {budget}. For a number of slots pass an int"
         )
 
 
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+
+
 def slots_of(budget: int | float, length: int) -> int:
     """A budget as slots per KV head: an int as it is, a share as floor(share · length), at least 1."""
-    if isinstance(budget, int | np.integer):
-        return int(budget)
-    return max(1, math.floor(length * float(budget) + 1e-9))
+    value = number_of(budget)
+    if isinstance(value, int):
+        return value
+    return max(1, math.floor(length * float(value) + 1e-9))

@@ -12,7 +12,25 @@ def as_rows(prompts: Any) -> list[list[int]]:
         raise TypeError("prompts must be token ids; got a string: encode it with lm.encode(text), or call kvjax.generate")
     if len(prompts) and np.ndim(prompts[0]) == 0:
         prompts = [prompts]
-    return [[int(i) for i in row] for row in prompts]
+    return [_ids(row) for row in prompts]
+
+
+def _ids(row: Any) -> list[int]:
+    """One row of token ids as Python integers."""
+    found = np.asarray(row)
+    if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
+        raise TypeError(f"a row of token ids is a sequence of integers; got {found.dtype} of shape {found.shape}")
+    return found.reshape(-1).tolist()
+
+
+def check_known(ids: Any, vocab: int) -> list[list[int]]:
+    """Rows of ids, all in the vocabulary; rows may be empty."""
+    rows = as_rows(ids)
+    for r, row in enumerate(rows):
+        wrong = next((i for i in row if not 0 <= i < vocab), None)
+        if wrong is not None:
+            raise ValueError(f"row {r} holds id {wrong}, outside the vocabulary of {vocab}")
+    return rows
 
 
 def check_prompts(prompts: Any, decoder: Any) -> list[list[int]]:
@@ -28,8 +46,9 @@ def check_prompts(prompts: Any, decoder: Any) -> list[list[int]]:
                 f"prompt {r} has {len(ids)} tokens, more than the model's context of {decoder.max_positions}: "
                 "shorten it, or load a model with a longer context or RoPE scaling"
             )
-        if min(ids) < 0 or max(ids) >= decoder.vocab:
-            raise ValueError(f"prompt {r} holds id {max(ids, key=abs)}, outside the vocabulary of {decoder.vocab}")
+        wrong = next((i for i in ids if not 0 <= i < decoder.vocab), None)
+        if wrong is not None:
+            raise ValueError(f"prompt {r} holds id {wrong}, outside the vocabulary of {decoder.vocab}")
     return rows
 
 

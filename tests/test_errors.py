@@ -16,7 +16,7 @@ def test_budgets_out_of_range(budget):
         kvjax.Policy(budget=budget)
 
 
-@pytest.mark.parametrize("budget", [None, "half", True])
+@pytest.mark.parametrize("budget", [None, "half", True, np.bool_(True), b"32", [32], np.array([32]), jnp.array([0.5, 0.5])])
 def test_budgets_of_the_wrong_type(budget):
     with pytest.raises(TypeError, match="budget must be an int"):
         kvjax.Policy(budget=budget)
@@ -133,3 +133,41 @@ def test_policies_survive_pytree_round_trips():
     leaves, shape = jax.tree.flatten(policy)
     assert jax.tree.unflatten(shape, leaves) == policy
     assert jax.tree.map(lambda x: x, policy) == policy
+
+
+@pytest.mark.parametrize("budget", [np.array(32), jnp.int32(32), np.int64(32)])
+def test_scalars_of_numpy_and_jax_are_the_numbers_they_are(pre, budget):
+    with unchecked():
+        assert kvjax.compress(pre, policy_of("knorm", budget)).lengths.sum() == 32 * 3 * 2
+
+
+@pytest.mark.parametrize("headroom", [-8, float("nan"), 1.5, True, "8"])
+def test_a_headroom_that_is_none(pre, headroom):
+    with unchecked(), pytest.raises(ValueError, match="headroom is a number of slots"):
+        kvjax.compress(pre, policy_of("knorm"), headroom=headroom)
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "why"), [([128], ValueError, "id 128"), ([-1], ValueError, "id -1"), ([1.5], TypeError, "integers")]
+)
+def test_extend_refuses_what_is_no_token(lm, pre, ids, error, why):
+    with pytest.raises(error, match=why):
+        kvjax.extend(lm, kvjax.compress(pre, policy_of("full")), ids, policy_of("full"))
+
+
+@pytest.mark.parametrize(
+    "given", [{"temperature": np.float32(0)}, {"temperature": jnp.inf}, {"top_p": np.float64(1.5)}, {"top_k": jnp.int32(-1)}]
+)
+def test_samplers_out_of_range(given):
+    with pytest.raises(ValueError, match="must be"):
+        kvjax.Sample(**given)
+
+
+def test_a_cache_of_another_scorer(lm, pre):
+    with pytest.raises(ValueError, match="carries what another scorer reads"):
+        kvjax.decode(lm, kvjax.compress(pre, policy_of("h2o")), policy_of("tova"))
+
+
+def test_a_cache_given_to_compress(pre):
+    with unchecked(), pytest.raises(TypeError, match="expected prompts from kvjax.prefill"):
+        kvjax.compress(kvjax.compress(pre, policy_of("full")), policy_of("full"))

@@ -9,7 +9,7 @@ import numpy as np
 from flax import struct
 
 from kvjax.cache.kv_cache import KVCache
-from kvjax.checks import as_rows
+from kvjax.checks import check_known
 from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.step import Spec, run_tokens
 from kvjax.policy import Policy
@@ -68,7 +68,7 @@ def extend(
         block: most tokens run at once (padded to a size class).
         reserve: a budget whose size class the pool gets at least, as in `compress`.
     """
-    rows = as_rows(ids)
+    rows = check_known(ids, lm.decoder.vocab)
     if len(rows) != cache.position.shape[0]:
         raise ValueError(f"the cache has {cache.position.shape[0]} rows; got tokens for {len(rows)}")
     table, counts = _as_table(rows)

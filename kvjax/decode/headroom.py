@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from kvjax.budget import slots_of
@@ -22,14 +23,29 @@ def check_cache(lm: Any, cache: KVCache, policy: Policy, new_tokens: int) -> Non
             f"the cache has {cache.start.shape[0]} layers of {cache.start.shape[2]} KV heads, "
             f"the model {lm.decoder.layers} of {lm.decoder.heads}: it was made by another model"
         )
+    if cache.logits.shape[1] != lm.decoder.vocab:
+        raise ValueError(f"the cache is of a vocabulary of {cache.logits.shape[1]}, the model has {lm.decoder.vocab}")
     if policy.when.decoding and not cache.evidence:
         raise ValueError("this policy evicts while decoding, but the cache was compressed with one that does not: compress with it")
+    if policy.when.decoding:
+        _check_state(cache, policy)
     if cache.placement != policy.encode.placement:
         raise ValueError(f"the cache holds values {cache.placement}, the policy wants {policy.encode.placement}: compress with it")
     longest = int(np.asarray(cache.position).max()) + new_tokens
     if longest > lm.decoder.max_positions:
         limit = lm.decoder.max_positions
         raise ValueError(f"{longest} tokens would exceed the model's context of {limit}: ask for fewer new tokens")
+
+
+def _check_state(cache: KVCache, policy: Policy) -> None:
+    """Raise ValueError where the cache carries another scorer's evidence or state."""
+    wanted = {need.key for need in policy.decode_score.needs if need.carried}
+    state = jax.tree.structure(policy.decode_score.init((1, 1, 1)))
+    if set(cache.evidence[0].data) != wanted or jax.tree.structure(cache.state.score) != state:
+        raise ValueError(
+            f"the cache carries what another scorer reads ({', '.join(cache.evidence[0].data) or 'no evidence'}), the policy's "
+            f"{type(policy.decode_score).__name__} goes on with {', '.join(sorted(wanted)) or 'its state'}: compress with it"
+        )
 
 
 def make_room(

@@ -1,10 +1,13 @@
 """Samplers: logits → the next token of each row, with an explicit key."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int32, PRNGKeyArray
 
+from kvjax.budget import number_of
 from kvjax.types import Logits, Number
 
 
@@ -35,11 +38,12 @@ class Sample:
     random = True
 
     def __post_init__(self):
-        if isinstance(self.temperature, int | float) and not self.temperature > 0:
-            raise ValueError(f"temperature must be above 0; got {self.temperature} (use kvjax.Greedy() for the likeliest token)")
-        if isinstance(self.top_p, int | float) and not 0 < self.top_p <= 1:
+        temperature, top_k, top_p = (number_of(x) for x in (self.temperature, self.top_k, self.top_p))
+        if isinstance(temperature, int | float) and not 0 < temperature < math.inf:
+            raise ValueError(f"temperature must be finite and above 0; got {temperature} (Greedy() takes the likeliest token)")
+        if isinstance(top_p, int | float) and not 0 < top_p <= 1:
             raise ValueError(f"top_p must be in (0, 1]; got {self.top_p}")
-        if isinstance(self.top_k, int) and self.top_k < 0:
+        if isinstance(top_k, float) or (isinstance(top_k, int) and top_k < 0):
             raise ValueError(f"top_k must be 0 (all tokens) or more; got {self.top_k}")
 
     def __call__(self, logits: Logits, key: PRNGKeyArray) -> Int32[Array, " b"]:
