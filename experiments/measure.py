@@ -32,7 +32,7 @@ def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
 
     Budgets are data, so the cells of a policy that evicts while decoding share a batch too.
     """
-    alike = lambda cell: repr((cell.policy.decoding(), cell.policy.encode, cell.policy.retrieve))  # noqa: E731
+    alike = lambda cell: repr((cell.policy.decode_stages(), cell.policy.encode, cell.policy.retrieve))  # noqa: E731
     for _, found in groupby(sorted(cells, key=alike), key=alike):
         group = list(found)
         step = -(-len(group) // -(-len(group) // size))

@@ -29,14 +29,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """Prefilled prompts as `carried` reads them."""
-
-    rows: tuple[Row, ...]
-    needs: tuple
-
-
-@dataclass(frozen=True)
 class Decided:
     """What `compress` decided for it."""
 
@@ -115,7 +107,7 @@ def _cache(decoder: Any, policy: Policy, row: Row, slots: int, **regions: Any) -
     return KVCache(
         **pools, **regions, budget=regions["length"], position=one, steps=one,
         logits=jnp.zeros((1, decoder.vocab)),
-        evidence=carried(Prompts((row,), tuple(policy.needs)), policy),
+        evidence=carried([row.evidence], policy.needs, policy),
         memory=jax.tree.map(lambda x: jnp.zeros((decoder.layers, 1), x.dtype), policy.merge.begin(1)),
         placement=policy.encode.placement,
     )  # fmt: skip

@@ -1,5 +1,7 @@
 """Compress: plan on the device, read a few integers back, pack what stays into a ragged pool."""
 
+from collections.abc import Iterable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,13 +74,12 @@ def _decide(row: PrefilledRow, policy: Policy, found: RowScores) -> Decision:
     return Decision(scores=scores, state=state, keep=keep, count=count, budget=budget, mean_budget=mean_budget)
 
 
-def carried(pre: Prefilled, policy: Policy) -> tuple[ev.Evidence, ...]:
+def carried(rows: Iterable[Iterable[ev.Evidence]], recorded: Iterable[ev.Need], policy: Policy) -> tuple[ev.Evidence, ...]:
     """Each layer's evidence of all rows, cut to what the scorer goes on reading while decoding."""
     if not policy.when.decoding:
         return ()
     wanted = policy.decode_score.needs
-    layers = zip(*(row.evidence for row in pre.rows), strict=True)
-    return tuple(ev.concatenate([ev.restrict(e, pre.needs, wanted) for e in rows]) for rows in layers)
+    return tuple(ev.concatenate([ev.restrict(e, recorded, wanted) for e in layer]) for layer in zip(*rows, strict=True))
 
 
 def compress(
@@ -124,7 +125,7 @@ def compress(
         position=lengths,
         steps=jnp.zeros_like(lengths),
         logits=jnp.stack([row.logits for row in pre.rows]),
-        evidence=carried(pre, policy),
+        evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
         memory=memory,
         placement=policy.encode.placement,
     )

@@ -37,7 +37,7 @@ def check(scores: jax.Array, tau: float, found: tuple) -> None:
         order, taken = np.argsort(-np.asarray(s, np.float32), kind="stable"), np.flatnonzero(found)
         np.testing.assert_allclose(found[taken], a[taken], rtol=1e-5)
         fewest = {len(hc.chosen(a, tau + slack)) for slack in (-UNSURE, UNSURE)}
-        assert min(top_p_mask) <= len(taken) <= max(fewest)
+        assert min(fewest) <= len(taken) <= max(fewest)
         # the largest were taken; float32 may tie what float64 does not
         assert a[taken].min() >= a[order[len(taken) - 1]] * (1 - 1e-6)
 
