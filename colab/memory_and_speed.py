@@ -69,14 +69,14 @@ for name, method in methods.items():
         print(f"{name:10} {budget:6} {numbers}")
 
 # %% [markdown]
-# Values can live in host memory instead (`encode=Plain(placement=OnHost())`): the device keeps keys, and values cross when they
+# Values can live in host memory instead (`encode=Stored(placement=OnHost())`): the device keeps keys, and values cross when they
 # are read. On a machine without an accelerator both are the same memory, but the books are kept apart.
 
 # %%
-from kvjax.encode import OnHost, Plain
+from kvjax.encode import OnHost, Stored
 
 here = kvjax.methods.snapkv(budget=0.5)
-there = here.replace(encode=Plain(placement=OnHost()))
+there = here.replace(encode=Stored(placement=OnHost()))
 for name, policy in (("values on the device", here), ("values on the host", there)):
     cache = kvjax.compress(pre, policy)
     print(f"{name:21} device {cache.nbytes / 1e6:6.2f} MB, host {cache.host_nbytes / 1e6:6.2f} MB")

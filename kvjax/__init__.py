@@ -3,7 +3,7 @@
 In the order of the data path: `prefill` a prompt once, `compress` it with any number of policies, `decode` from each.
 """
 
-from kvjax import allocate, encode, evidence, merge, methods, placement, retrieve, score, select
+from kvjax import allocate, codec, encode, evidence, merge, methods, placement, retrieve, score, select
 from kvjax.cache import KVCache, stack
 from kvjax.compress import PromptScores, compress, score_prompt
 from kvjax.decode import Decoded, Extended, Greedy, Sample, decode, extend, stream
@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AfterPrefill", "CausalAttention", "Decoded", "Every", "Extended", "Greedy", "KVCache", "Policy", "Prefilled", "PromptScores",
-    "Sample", "StarAttention", "WhenFull", "allocate", "compress", "decode", "encode", "evidence", "extend", "generate",
+    "Sample", "StarAttention", "WhenFull", "allocate", "codec", "compress", "decode", "encode", "evidence", "extend", "generate",
     "load_prefilled", "merge", "methods", "placement", "prefill", "retrieve", "save_prefilled", "score", "score_prompt", "select",
     "stack", "stream",
 ]  # fmt: skip

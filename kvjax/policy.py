@@ -9,7 +9,7 @@ from flax import struct
 from kvjax import stage
 from kvjax.allocate import Uniform
 from kvjax.budget import check_budget, slots_of
-from kvjax.encode import Plain
+from kvjax.encode import Stored
 from kvjax.evidence import Need, union
 from kvjax.merge import Drop
 from kvjax.retrieve import FullAttention
@@ -51,7 +51,7 @@ class Policy:
     allocate: stage.Allocator = Uniform()
     select: stage.Selector = TopK()
     merge: stage.Merger = Drop()
-    encode: stage.Encoder = Plain()
+    encode: stage.Encoder = Stored()
     retrieve: stage.Retriever = FullAttention()
     when: stage.Schedule = AfterPrefill()
     budget: Number = 1.0

@@ -16,7 +16,7 @@ from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Evidence, Need
 from kvjax.kernels.softmax import softmax
-from kvjax.types import Keys, Layer, Mask, Queries, Scores
+from kvjax.types import Keys, Layer, Mask, Queries, Scores, Values
 from kvjax.view import LayerView, Ranking
 
 
@@ -129,30 +129,32 @@ class Merger(Stage):
 
 
 class Encoder(Stage):
-    """How slots are stored: keys as rows of a pool, values in a store that has a placement (`kvjax.placement`)."""
+    """How slots are stored: keys and values as rows of pools, values in a store that has a placement (`kvjax.placement`)."""
 
     #: Where values live (`kvjax.placement`).
     placement: Any = None
-    #: False where keys are stored as they are, but for their dtype.
-    rewrites: ClassVar[bool] = True
-    #: Whether attention needs a static bound on the slots of a region.
-    padded: bool = False
 
-    def keys(self, slots: int, d: int, dtype: Any) -> Array:
-        """An empty key pool of `slots` rows for a model of head dimension d whose keys come in `dtype`."""
-        raise NotImplementedError(f"{type(self).__name__} must define keys(slots, d, dtype)")
+    @property
+    def dense(self) -> bool:
+        """Whether keys and values are numbers on the device that attention kernels read as they are."""
+        return True
 
-    def value_dtype(self, dtype: Any) -> Any:
-        """The dtype values are stored in."""
-        return dtype
+    @property
+    def padded(self) -> bool:
+        """Whether attention needs a static bound on the slots of a region."""
+        return not self.dense
 
-    def encode(self, k: Keys) -> Array:
-        """Rotated keys [b, h, n, d] of one layer as stored rows [b, h, n, r]."""
-        raise NotImplementedError(f"{type(self).__name__} must define encode(k)")
+    def empty(self, slots: int, d: int, dtype: Any) -> tuple[PyTree, Any]:
+        """Empty pools of keys and values of `slots` slots, for a model of head dimension d whose numbers come in `dtype`."""
+        raise NotImplementedError(f"{type(self).__name__} must define empty(slots, d, dtype)")
 
-    def decode(self, rows: Array, dtype: Any) -> Keys:
-        """Stored rows [b, h, n, r] as keys in `dtype`."""
-        raise NotImplementedError(f"{type(self).__name__} must define decode(rows, dtype)")
+    def take(self, cache: Any, layer: Layer, slots: Int32[Array, "b h n"], dtype: Any) -> tuple[Keys, Values]:
+        """Keys and values of any slots of a layer, decoded."""
+        raise NotImplementedError(f"{type(self).__name__} must define take(cache, layer, slots, dtype)")
+
+    def append(self, cache: Any, inputs: AttentionInputs, context: AttendContext, count: Int32[Array, " b"]) -> Any:
+        """The cache with a layer's new keys and values stored in the slots made for them, the last `count` of each region."""
+        raise NotImplementedError(f"{type(self).__name__} must define append(cache, inputs, context, count)")
 
     def scores(self, q: Queries, cache: Any, context: AttendContext) -> Float32[Array, "b h g t n"]:
         """q·k / sqrt(d) over every region padded to `context.padded_slots`; -inf where a query sees no slot."""
@@ -161,6 +163,12 @@ class Encoder(Stage):
     def attention(self, q: Queries, cache: Any, context: AttendContext) -> tuple[Queries, Float32[Array, "b h g t"]]:
         """(out, lse) over all slots held."""
         raise NotImplementedError(f"{type(self).__name__} must define attention(q, cache, context)")
+
+    def weighted_sum(
+        self, cache: Any, context: AttendContext, weights: Float32[Array, "b h g t n"], d: int
+    ) -> Float32[Array, "b h g t d"]:
+        """Σ_j weights_j v_j over the slots of a layer's regions."""
+        raise NotImplementedError(f"{type(self).__name__} must define weighted_sum(cache, context, weights, d)")
 
     def attention_with_weights(
         self, q: Queries, cache: Any, context: AttendContext, *, heads: tuple[int, ...], upto: Int32[Array, "b p"], n: int

@@ -8,7 +8,7 @@ import pytest
 import kvjax
 from kvjax import evidence as ev
 from kvjax.artefacts.artefact import resolve
-from kvjax.encode import OnHost, ProductQuantized
+from kvjax.encode import OnHost, ProductQuantized, Stored
 from kvjax.prefill.run import Prefilled, PrefilledRow
 from models import llama
 from models.decoder import Decoder
@@ -83,7 +83,8 @@ def test_heterocache_allocates_its_formula_on_device_and_host(pre):
 def test_codes_of_sixteen_bit_keys_take_what_the_paper_says(pre, groups, most):
     """g = 32 and 64 groups of one-byte codes: 4 and 8 bits a channel of 64, what the paper's two bytes are for 128 channels."""
     book = np.zeros((L, H, groups, 2, D // groups), np.float16)
-    cache = kvjax.compress(pre, kvjax.methods.full().replace(encode=ProductQuantized(book, "zeros", placement=OnHost())))
+    encode = Stored(keys=ProductQuantized(book, "zeros"), placement=OnHost())
+    cache = kvjax.compress(pre, kvjax.methods.full().replace(encode=encode))
     full = kvjax.compress(pre, kvjax.methods.full())
     assert cache.nbytes <= most * full.nbytes
     assert cache.nbytes <= 1.05 * (L * H * N * groups + L * H * N * 2)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import kvjax
+from kvjax.encode import Cast, Stored
 from tests.conftest import ids_of, policy_of
 
 
@@ -59,7 +60,7 @@ def test_kept_checks_its_layer(pre):
 
 def test_stack_needs_caches_of_one_shape(pre):
     plain = kvjax.compress(pre, policy_of("snapkv"))
-    cast = kvjax.compress(pre, policy_of("snapkv").replace(encode=kvjax.encode.Cast("float16")))
+    cast = kvjax.compress(pre, policy_of("snapkv").replace(encode=Stored(keys=Cast("float16"), values=Cast("float16"))))
     with pytest.raises(ValueError, match="cannot share a pool"):
         kvjax.stack([plain, cast])
     with pytest.raises(ValueError, match="at least one"):

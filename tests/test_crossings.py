@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import kvjax
-from kvjax.encode import Cast, Plain
+from kvjax.encode import Cast, Stored
 from kvjax.merge import ProportionalNearest, WeightedNearest
 from kvjax.placement import OnHost
 from kvjax.retrieve import PivotRefresh, TopP, TopPages
@@ -25,7 +25,7 @@ CROSSINGS = {
     "d2o layers, compresskv selects": compresskv.replace(allocate=d2o.allocate),
     "compresskv over codes": compresskv.replace(encode=hcattention.encode),
     "compresskv over codes, read by mass": compresskv.replace(encode=hcattention.encode, retrieve=hcattention.retrieve),
-    "d2o with values on the host": d2o.replace(encode=Plain(placement=OnHost())),
+    "d2o with values on the host": d2o.replace(encode=Stored(placement=OnHost())),
     "d2o over codes": d2o.replace(encode=hcattention.encode),
     "d2o on compresskv's heads": d2o.replace(score=compresskv.score),
     "compresskv layers under h2o": h2o.replace(allocate=compresskv.allocate),
@@ -34,7 +34,7 @@ CROSSINGS = {
     "d2o, merged slots count as many": d2o.replace(merge=ProportionalNearest()),
     "adaptive heads inside d2o's layers": adakv.replace(allocate=kvjax.allocate.Adaptive(layers=d2o.allocate)),
     "adaptive heads inside compresskv's layers": adakv.replace(allocate=kvjax.allocate.Adaptive(layers=compresskv.allocate)),
-    "heterocache stored in half": heterocache.replace(encode=Cast("bfloat16")),
+    "heterocache stored in half": heterocache.replace(encode=Stored(keys=Cast("bfloat16"), values=Cast("bfloat16"))),
     "snapkv read by mass": snapkv.replace(retrieve=TopP(tau=0.9)),
     "compresskv read by pages": compresskv.replace(retrieve=TopPages(token_budget=24, page_size=8, skip_layers=1)),
 }

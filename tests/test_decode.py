@@ -8,6 +8,7 @@ import pytest
 
 import kvjax
 from kvjax.decode.sample import Sample
+from kvjax.encode import Cast, Stored
 from tests.conftest import ids_of, policy_of
 
 
@@ -56,7 +57,7 @@ def test_logits_are_what_tokens_were_chosen_from(lm, cache):
 
 def test_a_cast_cache_is_half_the_bytes_and_close(lm, pre):
     policy = policy_of("snapkv")
-    low = policy.replace(encode=kvjax.encode.Cast("bfloat16"))
+    low = policy.replace(encode=Stored(keys=Cast("bfloat16"), values=Cast("bfloat16")))
     a, b = kvjax.compress(pre, policy), kvjax.compress(pre, low)
     assert b.k.dtype == jnp.bfloat16 and b.k.nbytes * 2 == a.k.nbytes
     x = kvjax.decode(lm, a, policy, max_new_tokens=1, stop=()).cache.logits

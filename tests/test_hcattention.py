@@ -7,7 +7,7 @@ import pytest
 
 import kvjax
 from kvjax.calibrate.codebooks import collect_keys, fit_codebooks
-from kvjax.encode import ByCallback, OnDevice, OnHost, Plain, ProductQuantized
+from kvjax.encode import ByCallback, OnDevice, OnHost, ProductQuantized, Stored
 from kvjax.kernels.select_top_p import top_p_mask
 from kvjax.retrieve import Renormalized, SetOfGroupMean, SetPerQueryHead, TopP, UnionOfGroup
 from tests.conftest import ids_of, policy_of
@@ -27,7 +27,8 @@ def codebook(lm):
 
 
 def policy(codebook, placement=OnDevice(), tau=0.9, **how):
-    return kvjax.Policy(encode=ProductQuantized(codebook, origin="toy", placement=placement), retrieve=TopP(tau=tau, **how))
+    encode = Stored(keys=ProductQuantized(codebook, origin="toy"), placement=placement)
+    return kvjax.Policy(encode=encode, retrieve=TopP(tau=tau, **how))
 
 
 class SlowRun:
@@ -177,7 +178,7 @@ def test_exact_keys_read_by_mass_differ_by_the_mass_left_out(lm, pre):
 def test_eviction_over_codes(lm, prompt, codebook, name, placement):
     """The slots kept are those of the method; d2o goes on evicting and merging while decoding."""
     method = policy_of(name)
-    coded = method.replace(encode=ProductQuantized(codebook, origin="toy", placement=placement))
+    coded = method.replace(encode=Stored(keys=ProductQuantized(codebook, origin="toy"), placement=placement))
     pre = kvjax.prefill(lm, prompt)
     plain, cache = kvjax.compress(pre, method), kvjax.compress(pre, coded)
     for layer in range(3):
@@ -229,7 +230,7 @@ def test_codes_go_there_and_back(shared):
     book = rng.normal(size=(2, 3, 1 if shared else 4, 300, 4)).astype(np.float16)
     encode, k = ProductQuantized(book).at(1), rng.normal(size=(2, 3, 600, 16)).astype(np.float32)
     rows = encode.encode(jnp.asarray(k))
-    assert rows.dtype == jnp.uint16 and encode.keys(64, 16, jnp.float32).shape == (64, 4)
+    assert rows.dtype == jnp.uint16 and encode.rows(64, 16, jnp.float32).shape == (64, 4)
     back = encode.decode(rows, jnp.bfloat16)
     for b, h in np.ndindex(2, 3):
         p = hc.codes(k[b, h], book[1, h])
@@ -267,5 +268,5 @@ def test_a_share_of_the_mass_is_in_0_to_1(tau):
 
 def test_the_method_is_its_stages(codebook):
     found = policy_of("hcattention")
-    assert isinstance(found.encode, ProductQuantized) and found.encode.placement == OnHost() and found.retrieve == TopP(0.9)
-    assert found == policy_of("hcattention") and found != found.replace(encode=Plain())
+    assert isinstance(found.encode.keys, ProductQuantized) and found.encode.placement == OnHost() and found.retrieve == TopP(0.9)
+    assert found == policy_of("hcattention") and found != found.replace(encode=Stored())

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import kvjax
-from kvjax.encode import ByCallback, Cast, OnDevice, OnHost, Plain
+from kvjax.encode import AsIs, ByCallback, Cast, OnDevice, OnHost, Stored
 from kvjax.methods.heterocache import heterocache
 from kvjax.retrieve import FullAttention
 from kvjax.retrieve.clusters import Clusters
@@ -165,11 +165,11 @@ def test_numbers_never_recompile(lm):
     assert seen == []
 
 
-@pytest.mark.parametrize("encode", [Plain(placement=OnHost()), Cast("bfloat16")], ids=repr)
+@pytest.mark.parametrize("encode", [Stored(placement=OnHost()), Stored(keys=Cast("bfloat16"), values=Cast("bfloat16"))], ids=repr)
 def test_encoders(lm, pre, encode):
     policy = policy_with(theta=1.5).replace(encode=encode)
     got, want = decoded(lm, pre, policy, 12), decoded(lm, pre, policy_with(theta=1.5), 12)
-    np.testing.assert_allclose(got.logits[:, :4], want.logits[:, :4], atol=2e-5 if isinstance(encode, Plain) else 0.3)
+    np.testing.assert_allclose(got.logits[:, :4], want.logits[:, :4], atol=2e-5 if encode.keys == AsIs() else 0.3)
     assert (got.cache.retrieval.refreshes == 2).all()
 
 
@@ -180,7 +180,7 @@ def test_over_codes_what_is_fetched_is_coded(lm, pre):
     for (layer, h), room in zip(SATELLITES, cache.retrieval.room[0].tolist(), strict=True):
         start = int(cache.start[layer, 0, h])
         pos = np.asarray(cache.pos[start : start + room])
-        want = encode.at(layer).encode(pre.rows[0].k[layer])[0, h, pos]
+        want = encode.keys.at(layer).encode(pre.rows[0].k[layer])[0, h, pos]
         np.testing.assert_array_equal(cache.k[start : start + room], want)
 
 
@@ -189,7 +189,7 @@ def test_homes_of_the_copies(lm, pre, host):
     want = decoded(lm, pre, policy_with(theta=1.5), 12)
     policy = policy_with(theta=1.5, host=host)
     if isinstance(host, ByCallback):
-        policy = policy.replace(encode=Plain(placement=ByCallback()))
+        policy = policy.replace(encode=Stored(placement=ByCallback()))
     cache = kvjax.compress(pre, policy)
     got = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=(), return_logits=True)
     np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
@@ -209,7 +209,7 @@ def test_the_satellites_prompts_are_shared_by_caches_and_never_copied(lm, pre):
 
 def test_two_kinds_of_host_memory_are_refused(pre):
     with pytest.raises(ValueError, match="the same home"):
-        kvjax.compress(pre, policy_with().replace(encode=Plain(placement=ByCallback())))
+        kvjax.compress(pre, policy_with().replace(encode=Stored(placement=ByCallback())))
 
 
 def test_bytes(lm, pre):

@@ -6,7 +6,7 @@ import pytest
 
 import kvjax
 from kvjax import methods
-from kvjax.encode import Cast, OnHost, Plain
+from kvjax.encode import Cast, OnHost, Stored
 from kvjax.kernels.ragged_attention import ragged_attention
 from kvjax.merge import Average, NoThreshold, OwnLikeness, ProportionalNearest
 from kvjax.retrieve import TopP, TopPages
@@ -43,7 +43,7 @@ def test_attention_to_tokens_that_are_alike_is_attention_to_what_is_left_of_them
 OWN = pytest.param(EVERYTHING.replace(feature=OwnLikeness()), marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("encode", [Plain(), pytest.param(Plain(placement=OnHost()), marks=pytest.mark.slow)], ids=repr)
+@pytest.mark.parametrize("encode", [Stored(), pytest.param(Stored(placement=OnHost()), marks=pytest.mark.slow)], ids=repr)
 @pytest.mark.parametrize("merge", [EVERYTHING, OWN], ids=repr)
 def test_no_token_is_lost_count_of(lm, two, merge, encode):
     """All tokens so far, shared out among the slots of every region: at the prompt, and at each of eleven evictions."""
@@ -74,8 +74,8 @@ def hidden_like(cache, fewer):
 
 HIDING = {
     "as they are": dict(),
-    "in bfloat16": dict(encode=Cast("bfloat16")),
-    "values on the host": dict(encode=Plain(placement=OnHost())),
+    "in bfloat16": dict(encode=Stored(keys=Cast("bfloat16"), values=Cast("bfloat16"))),
+    "values on the host": dict(encode=Stored(placement=OnHost())),
     "codes": dict(encode=hcattention.encode),
     "codes, read by mass": dict(encode=hcattention.encode, retrieve=TopP(tau=1.0)),
     "pages": dict(retrieve=TopPages(token_budget=1.0, page_size=8, skip_layers=1)),

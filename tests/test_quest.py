@@ -7,7 +7,7 @@ import pytest
 import kvjax
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
-from kvjax.encode import Cast, OnHost, Plain
+from kvjax.encode import Cast, OnHost, Stored
 from kvjax.retrieve import OwnPages, SharedPages, TopPages
 from kvjax.retrieve.page_bounds import page_bounds, upper_bounds
 from kvjax.retrieve.top_pages import listed_pages
@@ -69,7 +69,7 @@ def test_a_step_reads_what_the_transcription_reads(lm, pre, prompt, heads):
     seen = dict(k=jnp.zeros((1, 2, 1, 16)), v=jnp.zeros((1, 2, 1, 16)), q_raw=jnp.zeros(q.shape), x=jnp.zeros((1, 1, 64)))
     seen |= dict(k_raw=seen["k"], residual=seen["x"], w_o=None)
     position = jnp.asarray([[n + 5]], jnp.int32)
-    context = AttendContext(layer=layer, positions=position, window=None, padded_slots=0, encode=Plain())
+    context = AttendContext(layer=layer, positions=position, window=None, padded_slots=0, encode=Stored())
     out, lse, _ = chosen.retrieve.attend(AttentionInputs(q=jnp.asarray(q), **seen), cache, context)
     k, v = np.asarray(cache.k, np.float64), np.asarray(cache.v, np.float64)
     for h in range(2):
@@ -148,7 +148,7 @@ def test_refusals(lm, pre):
     for wrong, why in WRONG:
         with pytest.raises(ValueError, match=why):
             kvjax.methods.quest(**wrong)
-    for encode in (Plain(placement=OnHost()), policy_of("hcattention").encode):
+    for encode in (Stored(placement=OnHost()), policy_of("hcattention").encode):
         with pytest.raises(ValueError, match="on the device"):
             kvjax.compress(pre, policy().replace(encode=encode))
     evicting = policy_of("h2o").replace(retrieve=TopPages(page_size=SIZE))
@@ -160,5 +160,5 @@ def test_refusals(lm, pre):
     for other in (policy(skip_layers=0), kvjax.methods.quest(page_size=2 * SIZE)):
         with pytest.raises(ValueError, match="pages of 8 slots in its last 1 layers"):
             kvjax.decode(lm, kvjax.compress(pre, policy()), other, max_new_tokens=2)
-    half = policy().replace(encode=Cast("bfloat16"))
+    half = policy().replace(encode=Stored(keys=Cast("bfloat16"), values=Cast("bfloat16")))
     assert kvjax.decode(lm, kvjax.compress(pre, half), half, max_new_tokens=3, stop=()).cache.retrieval.low[0].dtype == jnp.bfloat16

@@ -29,7 +29,7 @@ def keeps_all(name: str) -> bool:
 def exact(name: str) -> bool:
     """Whether what is stored is what was computed: keys as they are, nothing merged into them."""
     policy = policy_of(name)
-    return isinstance(policy.encode, kvjax.encode.Plain) and not policy.merge.rewrites
+    return policy.encode == kvjax.encode.Stored() and not policy.merge.rewrites
 
 
 @every_method
@@ -68,7 +68,7 @@ def test_protected_tokens_survive(pre, name):
 @every_method
 @pytest.mark.parametrize("budget", [90, 1000, 1.0])
 def test_budget_at_length_is_the_full_cache_to_the_bit(lm, pre, name, budget):
-    policy = policy_of(name, budget).replace(encode=kvjax.encode.Plain(), retrieve=kvjax.retrieve.FullAttention())
+    policy = policy_of(name, budget).replace(encode=kvjax.encode.Stored(), retrieve=kvjax.retrieve.FullAttention())
     full = kvjax.methods.full()
     want = kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=4, stop=(), return_logits=True)
     if policy.when.decoding:  # evicting from the first token on when the budget is the prompt itself
@@ -83,7 +83,7 @@ def test_budget_at_length_is_the_full_cache_to_the_bit(lm, pre, name, budget):
 
 @every_method
 def test_evicting_methods_with_room_to_spare_never_evict(lm, pre, name):
-    plain = dict(encode=kvjax.encode.Plain(), retrieve=kvjax.retrieve.FullAttention())
+    plain = dict(encode=kvjax.encode.Stored(), retrieve=kvjax.retrieve.FullAttention())
     policy, full = policy_of(name, 1000).replace(**plain), kvjax.methods.full()
     want = kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=4, stop=(), return_logits=True)
     got = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=4, stop=(), return_logits=True)

@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import kvjax
-from kvjax.encode import ByCallback, OnDevice, OnHost, Plain
+from kvjax.encode import ByCallback, OnDevice, OnHost, Stored
 from kvjax.kernels.compact import Moves
 from kvjax.kernels.weighted_values.xla import last_used
 from kvjax.merge import WeightedNearest
@@ -284,7 +284,7 @@ POLICIES = {"full": policy_of("full"), "h2o, merging": policy_of("h2o").replace(
 def test_a_policy_decides_the_same_wherever_values_live(lm, home, name):
     pre = kvjax.prefill(lm, [list(range(70)), list(range(40, 90))])
     here = POLICIES[name]
-    there = here.replace(encode=Plain(placement=home))
+    there = here.replace(encode=Stored(placement=home))
     cache, moved = kvjax.compress(pre, here), kvjax.compress(pre, there)
     assert moved.host_nbytes == cache.v.nbytes and moved.nbytes == cache.nbytes - cache.v.nbytes
     want = kvjax.decode(lm, cache, here, max_new_tokens=12, stop=(), return_logits=True)
@@ -300,7 +300,7 @@ def test_a_policy_decides_the_same_wherever_values_live(lm, home, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("home", HOMES[1:])
 def test_extend_stream_and_stack(lm, home):
-    policy = policy_of("h2o").replace(encode=Plain(placement=home))
+    policy = policy_of("h2o").replace(encode=Stored(placement=home))
     one, two = (kvjax.compress(kvjax.prefill(lm, list(range(n))), policy) for n in (70, 60))
     both = kvjax.stack([one, two])
     assert both.host_nbytes == both.slots * 16 * 4

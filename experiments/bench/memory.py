@@ -21,7 +21,7 @@ def memory(lm: Any, ids: Sequence[int], named: Named, *, new: int) -> dict[str, 
         conditions, bytes (weights, cache allocated, exact, rounding, room, live), and the process's peak.
     """
     pre = kvjax.prefill(lm, list(ids), needs=named.policy)
-    dense = pre.nbytes
+    dense, dtype = pre.nbytes, pre.rows[0].k[0].dtype
     cache = kvjax.compress(pre, named.policy)
     del pre
     gc.collect()
@@ -30,7 +30,7 @@ def memory(lm: Any, ids: Sequence[int], named: Named, *, new: int) -> dict[str, 
     kvjax.decode(lm, cache, named.policy, max_new_tokens=new, stop=())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     exact = cache.used_nbytes
-    return conditions("memory", str(cache.k.dtype), f"{len(ids)} tokens, {named.name} at {named.budget:g}") | {
+    return conditions("memory", str(dtype), f"{len(ids)} tokens, {named.name} at {named.budget:g}") | {
         "memory": {
             "weights": lm.nbytes,
             "dense prefill, released": dense,

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from experiments.bench.model_shapes import one_layer, serving
 from experiments.bench.planned_cache import planned, prompt
 from experiments.bench.planned_step import step_temporaries
-from kvjax.encode import ProductQuantized
+from kvjax.codec import ProductQuantized
+from kvjax.encode import Stored
 from kvjax.policy import Policy
 from models import weights
 
@@ -68,7 +69,8 @@ def coded(policy: Policy, decoder: Any, *, groups: int, centroids: int) -> Polic
     if d % groups or not 1 <= centroids <= 1 << 16:
         raise ValueError(f"groups must divide the head dimension {d}, and centroids be 1 to 65536; got {groups} and {centroids}")
     book = jax.ShapeDtypeStruct((decoder.layers, decoder.heads, groups, centroids, d // groups), jnp.float16)
-    return policy.replace(encode=ProductQuantized(book, f"planned, {groups} of {centroids}", placement=policy.encode.placement))
+    keys = ProductQuantized(book, f"planned, {groups} of {centroids}")
+    return policy.replace(encode=Stored(keys=keys, placement=policy.encode.placement))
 
 
 #: Parts of a cache by its fields; those that `nbytes` leaves out too are missing.

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float32, Int32, PyTree, Shaped
+from jaxtyping import Array, Float32, Int32, PyTree
 
 from kvjax.evidence import Evidence
 from kvjax.placement import OnDevice
 from kvjax.placement.store import is_store, on_host, store_nbytes
 from kvjax.stage import RetrieverState
-from kvjax.types import Logits, Regions, SlotPositions
+from kvjax.types import Layer, Logits, Regions, SlotPositions
 
 
 @struct.dataclass
@@ -39,8 +39,8 @@ class KVCache:
     Everything with a slot axis moves together.
 
     Attributes:
-        k: [slots, d] rotated keys, or the rows the encoder makes of them.
-        v: the store of values [slots, d], on the device or in host memory (`kvjax.encode.placement`).
+        k: rotated keys as their codec's rows (`kvjax.codec`): an array [slots, d], or a pytree of arrays.
+        v: values as their codec's rows, on the device, or in host memory (`kvjax.placement`).
         pos: [slots], uint16 where the model's context allows, else int32.
         state: what stages keep by slot, and the bias of slots.
         start, length, capacity: int32 [L, B, H].
@@ -51,10 +51,11 @@ class KVCache:
         evidence: what each layer's scorer has seen, if slots are evicted while decoding.
         memory: the merger's numbers of each layer and row, float32 [L, B] each.
         retrieval: the retriever's state.
+        fitted: what the codecs of keys and of values were fitted to on each prompt, leaves [L, B, ...].
         placement: where `v` lives, the seam it is read and written through.
     """
 
-    k: Shaped[Array, "s r"]
+    k: PyTree
     v: Any
     pos: SlotPositions
     state: SlotState
@@ -68,6 +69,7 @@ class KVCache:
     evidence: tuple[Evidence, ...] = ()
     memory: PyTree = ()
     retrieval: Any = ()
+    fitted: tuple[PyTree, PyTree] = ((), ())
     placement: OnDevice = struct.field(pytree_node=False, default=OnDevice())
 
     @property
@@ -79,6 +81,10 @@ class KVCache:
     def bias(self) -> Float32[Array, " s"] | None:
         """What is added to each slot's attention scores; None where no stage keeps one."""
         return self.state.bias
+
+    def fitted_of(self, layer: Layer) -> tuple[PyTree, PyTree]:
+        """One layer's part of `fitted`, leaves [B, ...]."""
+        return jax.tree.map(lambda x: x[layer], self.fitted)
 
     @property
     def pools(self) -> dict[str, PyTree]:

@@ -81,6 +81,7 @@ def stack(caches: list[KVCache]) -> KVCache:
         logits=_joined([c.logits for c in caches], 0),
         evidence=_joined([c.evidence for c in caches], 0),
         memory=_joined([c.memory for c in caches], 1),
+        fitted=_joined([c.fitted for c in caches], 1),
         retrieval=states[0].stack(states) if isinstance(states[0], RetrieverState) else (),
         placement=first.placement,
     )

@@ -7,21 +7,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from kvjax.cache.kv_cache import SlotState
+from kvjax.codec import Codec
 from kvjax.kernels.compact import pick
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled
-from kvjax.stage import Encoder, Merger
-from kvjax.types import Keys, position_dtype
+from kvjax.stage import Merger
+from kvjax.types import Keys, Positions, position_dtype
 from kvjax.view import LayerView
 
 
-def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarray, slots: int) -> tuple[dict[str, PyTree], PyTree]:
-    """The pools (keys, values, positions, state) with every kept slot in its place, and the merger's memory [L, B]."""
+def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarray, slots: int) -> dict[str, PyTree]:
+    """Fields of the cache: the pools (keys, values, positions, state) with every kept slot in its place, the merger's memory and
+    what codecs were fitted to, leaves [L, B, ...]."""
     pools = empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
-    placement, memory = policy.encode.placement, []
+    placement, memory, fitted = policy.encode.placement, [], []
     elsewhere = None if placement.on_device else pools.pop("v")
     for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
         merge, encode = policy.merge.at(layer), policy.encode.at(layer)
@@ -31,23 +33,25 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
             memory.append(left)
             pos, order, count = _order(d.keep, np.int32(layer))
             state = SlotState(score=scored, merge=view.state, bias=view.bias)
-            rows = {"k": _encoded(encode, view.k), "v": view.v, "pos": pos, "state": state}
+            fitted.append((_fitted(encode.keys, view.k, d.keep, layer), _fitted(encode.values, view.v, d.keep, layer)))
+            k, v = (_encoded(*x, pos) for x in zip((encode.keys, encode.values), (view.k, view.v), fitted[-1], strict=True))
+            rows = {"k": k, "v": v, "pos": pos, "state": state}
             where = order, start[layer, r][None], count
             pools = _write(pools, {name: rows[name] for name in pools}, *where)
             if elsewhere is not None:
                 stored = _write_elsewhere(placement, elsewhere, view.v, *where)
                 elsewhere = placement.adopt(stored, elsewhere)
-    shape = (pre.decoder.layers, len(pre.rows))
-    memory = jax.tree.map(lambda *x: jnp.concatenate(x).reshape(shape), *memory)
-    return pools if elsewhere is None else pools | {"v": elsewhere}, memory
+    by_layer = lambda *x: jnp.concatenate(x).reshape(pre.decoder.layers, len(pre.rows), *x[0].shape[1:])  # noqa: E731
+    memory, fitted = jax.tree.map(by_layer, *memory), jax.tree.map(by_layer, *fitted)
+    return pools | ({} if elsewhere is None else {"v": elsewhere}) | {"memory": memory, "fitted": fitted}
 
 
 def empty_pools(decoder: Any, policy: Policy, slots: int, dtype: Any) -> dict[str, PyTree]:
     """Zeroed pools for keys, values, positions and state; `dtype` is that of the prompt's keys and values."""
-    d, encode = decoder.head_dim, policy.encode
+    k, v = policy.encode.empty(slots, decoder.head_dim, dtype)
     return {
-        "k": encode.keys(slots, d, dtype),
-        "v": encode.placement.empty(slots, d, encode.value_dtype(dtype)),
+        "k": k,
+        "v": v,
         "pos": jnp.zeros(slots, position_dtype(decoder.max_positions)),
         "state": _empty_state(policy, slots),
     }
@@ -77,14 +81,24 @@ def _rewritten(merge, k, v, length, keep, scores, *, layer):
     return merge(view, keep[layer], scores[layer], merge.begin(shape[0]))
 
 
-def _encoded(encode: Encoder, k: Keys) -> PyTree:
-    """Keys as they are stored; nothing is computed where that is as they are."""
-    return _rows_of(encode, k) if encode.rewrites else k
+def _fitted(codec: Codec, x: Keys, keep: Bool[Array, "l b h n"], layer: int) -> PyTree:
+    """What a codec is fitted to on the slots of a layer that stay; nothing is computed where it is never fitted."""
+    return () if type(codec).fit is Codec.fit else _fit(codec, x, keep, np.int32(layer))
 
 
 @jax.jit
-def _rows_of(encode, k):
-    return encode.encode(k)
+def _fit(codec, x, keep, layer):
+    return codec.fit(x, keep[layer])
+
+
+def _encoded(codec: Codec, x: Keys, params: PyTree, pos: Positions) -> PyTree:
+    """Keys or values as they are stored; nothing is computed where that is as they are."""
+    return x if codec.dense else _rows_of(codec, x, pos, params)
+
+
+@jax.jit
+def _rows_of(codec, x, pos, params):
+    return codec.encode(x, pos, params)
 
 
 @jax.jit

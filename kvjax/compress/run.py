@@ -114,10 +114,10 @@ def compress(
     decided = [_decide(row, policy, of_row) for row, of_row in zip(pre.rows, scores.rows, strict=True)]
     counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
     start, capacity, slots = plan_regions(counts + headroom, reserve_slots(pre, reserve, headroom))
-    pools, memory = pack(pre, policy, decided, start, slots)
+    packed = pack(pre, policy, decided, start, slots)
     lengths = jnp.concatenate([row.length for row in pre.rows])
     cache = KVCache(
-        **pools,
+        **packed,
         start=jnp.asarray(start),
         length=jnp.asarray(counts, jnp.int32),
         capacity=jnp.asarray(capacity),
@@ -126,7 +126,6 @@ def compress(
         steps=jnp.zeros_like(lengths),
         logits=jnp.stack([row.logits for row in pre.rows]),
         evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
-        memory=memory,
         placement=policy.encode.placement,
     )
     return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))

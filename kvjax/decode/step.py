@@ -17,7 +17,7 @@ from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict import LayerStep, Reader, evict
-from kvjax.kernels.append import append, behind
+from kvjax.kernels.append import append
 from kvjax.policy import DecodeStages, Policy
 from kvjax.stage import Encoder, Retriever
 
@@ -66,23 +66,13 @@ def _slots(cache: KVCache, positions: Int32[Array, "b t"], count: Int32[Array, "
     return cache.replace(length=cache.length + count[:, None], **pools)
 
 
-def _fill(cache: KVCache, inputs: AttentionInputs, context: AttendContext, count: Int32[Array, " b"]) -> KVCache:
-    """A layer's new keys as `encode` stores them, and its new values, in the slots made for them."""
-    encode, layer = context.encode, context.layer
-    start, before = cache.start[layer], cache.length[layer] - count[:, None]
-    k = append(cache.k, encode.encode(inputs.k), start, before, count)
-    t, d = inputs.k.shape[2:]
-    where = behind(start, before, count, t=t, slots=cache.slots).reshape(-1)
-    return cache.replace(k=k, v=encode.placement.append(cache.v, where, inputs.v.reshape(-1, d)))
-
-
 def _attend(inputs: AttentionInputs, *, spec: Spec, cache: KVCache, layer: int, tokens, positions, count):
     """Append, then attend over everything: the seam of one layer. Gives back what it leaves to scorers if slots will be evicted."""
     context = AttendContext(
         layer=layer, positions=positions, window=spec.decoder.windows[layer], padded_slots=spec.padded_slots,
         encode=spec.encode.at(layer), rope=spec.decoder.rope,
     )  # fmt: skip
-    cache = _fill(cache, inputs, context, count)
+    cache = context.encode.append(cache, inputs, context, count)
     out, lse, cache = spec.retrieve.at(layer).attend(inputs, cache, context)
     left = None
     if spec.stages is not None:

@@ -1,8 +1,7 @@
-"""Encoders: how slots are stored."""
+"""How slots are stored: a codec for keys and one for values, and where values live."""
 
-from kvjax.placement import ByCallback
-from kvjax.encode.product_quantized import ProductQuantized
-from kvjax.encode.plain import Cast, Plain
-from kvjax.placement import OnDevice, OnHost
+from kvjax.codec import AsIs, Cast, ProductQuantized
+from kvjax.encode.stored import Stored
+from kvjax.placement import ByCallback, OnDevice, OnHost
 
-__all__ = ["ByCallback", "Cast", "ProductQuantized", "OnDevice", "OnHost", "Plain"]
+__all__ = ["AsIs", "ByCallback", "Cast", "OnDevice", "OnHost", "ProductQuantized", "Stored"]

@@ -1,7 +1,7 @@
 """HCAttention: keys as codes on the device, values in host memory, a few of them read for every query.
 
 *HCAttention: Extreme KV Cache Compression via Heterogeneous Attention Computing for LLMs*, arXiv 2507.19823, section 3.
-Stages: encode ProductQuantized(codebook, placement=OnHost()) · retrieve TopP(tau) · nothing is evicted.
+Stages: encode Stored(keys=ProductQuantized(codebook), placement=OnHost()) · retrieve TopP(tau) · nothing is evicted.
 Codebooks come from an artefact, one for each layer, KV head and group of channels: the paper's definition. Its table 4b marks these
 with * and finds one codebook shared by all groups slightly better; its text says the opposite.
 Differs: nothing known. Where the paper is silent: the newest token is coded at once, every query head has its own set, and rotated
@@ -11,7 +11,8 @@ keys are coded.
 from typing import Any
 
 from kvjax.artefacts.artefact import resolve
-from kvjax.encode import OnHost, Plain, ProductQuantized
+from kvjax.codec import ProductQuantized
+from kvjax.encode import OnHost, Stored
 from kvjax.policy import Policy
 from kvjax.retrieve import SetPerQueryHead, TopP
 
@@ -29,7 +30,7 @@ def hcattention(
         heads: SetPerQueryHead(), UnionOfGroup() or SetOfGroupMean(): whose set it is.
     """
     if artefact is None:
-        return Policy(encode=Plain(placement=placement), retrieve=TopP(tau=tau, heads=heads))
+        return Policy(encode=Stored(placement=placement), retrieve=TopP(tau=tau, heads=heads))
     found = resolve(artefact, "hcattention")
-    encode = ProductQuantized(found.tables["codebook"], origin=found.origin, placement=placement)
-    return Policy(encode=encode, retrieve=TopP(tau=tau, heads=heads))
+    keys = ProductQuantized(found.tables["codebook"], origin=found.origin)
+    return Policy(encode=Stored(keys=keys, placement=placement), retrieve=TopP(tau=tau, heads=heads))

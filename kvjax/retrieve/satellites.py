@@ -6,27 +6,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Bool, Int32, PyTree
 
+from kvjax.codec import Codec
+from kvjax.encode import Stored
 from kvjax.kernels.compact import first
 from kvjax.kernels.select_top import select_top
 from kvjax.retrieve.clusters import Clusters
-from kvjax.stage import Encoder
 
 #: Slots fetched at a time.
 _BLOCK = 256
 
 
-def stored(encode: Encoder, keys: Array, *, layer: Any, head: Any, heads: int) -> Array:
-    """Keys [n d] of one head as stored rows [n r], with a traced layer and head.
+def stored(codec: Codec, x: Array, pos: Array, *, layer: Any, head: Any, heads: int) -> PyTree:
+    """Keys or values [n d] of one head at positions [n] as stored rows, leaves [n ...], with a traced layer and head.
 
-    An encoder with tables is run for all `heads`; one without, for the one.
+    A codec with tables is run for all `heads`; one without, for the one.
     """
-    mine, one = encode.at(layer), keys[None, None]
-    if mine is encode:
-        return encode.encode(one)[0, 0]
-    wide = jnp.broadcast_to(one, (1, heads, *keys.shape))
-    return lax.dynamic_index_in_dim(mine.encode(wide)[0], head, 0, keepdims=False)
+    mine = codec.at(layer)
+    many = 1 if mine is codec else heads
+    wide = jnp.broadcast_to(x[None, None], (1, many, *x.shape))
+    rows = mine.encode(wide, jnp.broadcast_to(pos[None, None], wide.shape[:3]))
+    return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x[0], head if many > 1 else 0, 0, keepdims=False), rows)
 
 
 def waiting(state: Any, clusters: Clusters, real: Bool[Array, " b"]) -> tuple[Int32[Array, " bm"], Int32[Array, ""]]:
@@ -39,7 +40,7 @@ def waiting(state: Any, clusters: Clusters, real: Bool[Array, " b"]) -> tuple[In
     return first(flags.reshape(1, 1, -1))[0, 0], flags.sum().astype(jnp.int32)
 
 
-def deliver(cache: Any, encode: Encoder, clusters: Clusters, *, real: Bool[Array, " b"]) -> Any:
+def deliver(cache: Any, encode: Stored, clusters: Clusters, *, real: Bool[Array, " b"]) -> Any:
     """Satellites of pending pivots overwritten with J_m = topk(latest, L_m), ascending; rows that are not real wait.
 
     Costs nothing where nothing is pending: the loops run as often as there are blocks to move.
@@ -70,7 +71,7 @@ def deliver(cache: Any, encode: Encoder, clusters: Clusters, *, real: Bool[Array
     return cache.replace(k=k, v=v, pos=pos, state=slot_state, retrieval=state)
 
 
-def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, member, ranks, layer, head, pivot):
+def _overwrite(pools, cache: Any, encode: Stored, clusters: Clusters, *, row, member, ranks, layer, head, pivot):
     """One satellite's prompt slots, block by block."""
     state, room = cache.retrieval, cache.retrieval.room[row, member]
     here, there = cache.start[layer, row, head], cache.start[layer, row, pivot]
@@ -82,10 +83,12 @@ def _overwrite(pools, cache: Any, encode: Encoder, clusters: Clusters, *, row, m
         at = jnp.take(pos, slot, mode="clip").astype(jnp.int32)
         source = state.offset[row, member] + jnp.where(i < room, at, 0)
         target = jnp.where(i < room, here + i, cache.slots)
-        keys = stored(encode, state.host.take(state.k, source), layer=layer, head=head, heads=clusters.shape[1])
+        of_head = dict(layer=layer, head=head, heads=clusters.shape[1])
+        keys = stored(encode.keys, state.host.take(state.k, source), at, **of_head)
+        values = stored(encode.values, state.host.take(state.v, source), at, **of_head)
         return (
-            k.at[target].set(keys.astype(k.dtype), mode="drop"),
-            encode.placement.append(v, target, state.host.take(state.v, source)),
+            jax.tree.map(lambda x, new: x.at[target].set(new.astype(x.dtype), mode="drop"), k, keys),
+            encode.store_values(v, target, values),
             pos.at[target].set(at.astype(pos.dtype), mode="drop"),
             jax.tree.map(lambda x: x.at[target].set(0, mode="drop"), slot_state),  # tokens as they came: nothing is merged
         )

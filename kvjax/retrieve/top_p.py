@@ -124,9 +124,8 @@ class TopP(Retriever):
         return Reading(picked=zeros, seen=zeros)
 
     def attend(self, inputs: AttentionInputs, cache: Any, context: AttendContext):
-        layer, encode = context.layer, context.encode
-        scores = encode.scores(inputs.q, cache, context)
+        scores = context.encode.scores(inputs.q, cache, context)
         a, lse = self.heads(scores, self.tau)
-        out = encode.placement.weighted_sum(cache.v, cache.start[layer], self.weights(a))
-        read = cache.retrieval.noted(layer, picked=a > 0, there=scores > -jnp.inf)
+        out = context.encode.weighted_sum(cache, context, self.weights(a), inputs.q.shape[-1])
+        read = cache.retrieval.noted(context.layer, picked=a > 0, there=scores > -jnp.inf)
         return out.astype(inputs.q.dtype), lse, cache.replace(retrieval=read)

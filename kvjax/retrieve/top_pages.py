@@ -66,8 +66,8 @@ class TopPages(Retriever):
             raise ValueError(f"a page is a multiple of {ALIGN} slots, as regions are aligned; got page_size={self.page_size}")
 
     def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> PageBounds:
-        if encode.rewrites or not encode.placement.on_device:
-            raise ValueError(f"TopPages reads keys and values as numbers on the device; got {encode}: use Plain() or Cast()")
+        if not encode.dense:
+            raise ValueError(f"TopPages reads keys and values as numbers on the device; got {encode}: use Stored()")
         held = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
         full = (held // self.page_size).astype(np.int32)
         wanted = [self._pages(int(row.length[0]), int(full[:, r].max())) for r, row in enumerate(rows)]

@@ -93,7 +93,7 @@ BAD = [
     (["--policy", "streaming_llm"], "its stage `when`, Every"),
     (["--policy", "adakv"], "its stage `allocate`, Adaptive"),
     (["--policy", "quest"], "its stage `retrieve`, TopPages"),
-    (["--policy", "hcattention"], "its stage `encode`, ProductQuantized"),
+    (["--policy", "hcattention"], "its stage `encode`, Stored"),
     (["--policy", "snapkv,compresskv"], "compresskv 0.5 cannot be timed on random numbers: its stage `allocate`, LayerWeights"),
     (["--new", "0"], "--new"),
 ]

@@ -17,7 +17,7 @@ from experiments.bench.planned_cache import planned
 from experiments.bench.planned_step import step_temporaries
 from experiments.commands.plan import plan as command
 from kvjax.allocate import AttentionVariance, WholeLayers
-from kvjax.encode import Cast
+from kvjax.encode import Cast, Stored
 from tests.conftest import policy_of, toy_config
 
 NEW = 16
@@ -61,7 +61,7 @@ def test_decoding_ends_with_the_planned_cache(name, lm, pre):
 
 def test_sixteen_bit_weights_and_a_stored_dtype_count_as_what_they_are(lm, prompt):
     wide = kvjax.methods.full()
-    half = wide.replace(encode=Cast("float16"))
+    half = wide.replace(encode=Stored(keys=Cast("float16"), values=Cast("float16")))
     keys = lambda policy: cache_bytes(planned(lm.decoder, policy, 90, new=NEW, dtype=jnp.float32))[0]["keys"]  # noqa: E731
     assert 2 * keys(half) == keys(wide)
     found = plan(lm.decoder, wide, length=90, new=NEW, dtype="bfloat16", card=1)["device"]

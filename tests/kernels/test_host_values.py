@@ -12,7 +12,7 @@ from . import deviceless
 deviceless.require()
 
 import kvjax  # noqa: E402
-from kvjax.encode import OnHost, Plain  # noqa: E402
+from kvjax.encode import OnHost, Stored  # noqa: E402
 from kvjax.kernels.compact import Moves  # noqa: E402
 from kvjax.placement.store import on_host  # noqa: E402
 from tests.conftest import policy_of  # noqa: E402
@@ -20,7 +20,7 @@ from tests.decode_loop import copies, decode, operands, pools  # noqa: E402
 
 SLOTS = 1 << 18
 POLICIES = {
-    "full": policy_of("full").replace(encode=Plain(placement=OnHost())),
+    "full": policy_of("full").replace(encode=Stored(placement=OnHost())),
     "hcattention": policy_of("hcattention"),
     "heterocache": policy_of("heterocache"),
 }
@@ -68,7 +68,7 @@ def test_decode_beside_host_memory(name, lm):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["h2o", "d2o"])
 def test_evicting_moves_host_rows_in_place(name, lm):
-    program, cache = program_of(lm, policy_of(name).replace(encode=Plain(placement=OnHost())))
+    program, cache = program_of(lm, policy_of(name).replace(encode=Stored(placement=OnHost())))
     memory = program.memory_analysis()
     assert memory.host_alias_size_in_bytes == cache.host_nbytes and memory.host_temp_size_in_bytes < 4096
     assert memory.temp_size_in_bytes < SLOTS and not copies(program, SLOTS)

@@ -11,8 +11,8 @@ from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict.choose import Choice
 from kvjax.decode.evict.group import Group
 from kvjax.decode.evict.reader import Reader, zeros
+from kvjax.encode import Stored
 from kvjax.kernels.compact import first, rewrite
-from kvjax.types import Values
 from kvjax.view import LayerView
 
 
@@ -26,7 +26,8 @@ def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCac
         def merged(cache):
             view = reader.view(cache, layer, slots, used, cache.state.merge)
             new, left = reader.stages.merge.at(layer)(view, keep, scores, memory)
-            return _changed(view, new, keep, slots=slots, encode=reader.encode.at(layer)), left
+            encode, fitted = reader.encode.at(layer), cache.fitted_of(layer)
+            return _changed(view, new, keep, slots=slots, encode=encode, fitted=fitted), left
 
         rows, left = lax.cond(group.due[i].any(), merged, lambda cache: (zeros(merged, cache)[0], memory), cache)
         cache = _write(cache, rows)
@@ -42,13 +43,16 @@ class Changed(NamedTuple):
 
     slots: Int32[Array, "b h n"]
     k: PyTree
-    v: Values
+    v: PyTree
     merge: PyTree
     bias: Float32[Array, "b h n"] | None
     count: Int32[Array, "b h"]
 
 
-def _changed(view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode) -> Changed:
+def _changed(
+    view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode: Stored,
+    fitted: tuple[PyTree, PyTree],
+) -> Changed:  # fmt: skip
     """The kept slots whose key or value is another after merging."""
     touched = keep & ((view.k != merged.k).any(-1) | (view.v != merged.v).any(-1))
     order = first(touched)
@@ -56,7 +60,8 @@ def _changed(view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, 
     def sort(x: Array) -> Array:
         return jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 3)), 2)
 
-    k, v, merge, bias = jax.tree.map(sort, (encode.encode(merged.k), merged.v, merged.state, merged.bias))
+    k, v = encode.keys.encode(merged.k, merged.pos, fitted[0]), encode.values.encode(merged.v, merged.pos, fitted[1])
+    k, v, merge, bias = jax.tree.map(sort, (k, v, merged.state, merged.bias))
     return Changed(slots=sort(slots), k=k, v=v, merge=merge, bias=bias, count=touched.sum(-1).astype(jnp.int32))
 
 

@@ -58,10 +58,11 @@ class Reader:
 
         Keys and values are gathered only if the stage reads them.
         """
-        encode, take = self.encode.at(layer), partial(_take, slots=slots)
+        take = partial(_take, slots=slots)
+        k, v = self.encode.at(layer).take(cache, layer, slots, self.dtype)
         return LayerView(
-            k=encode.decode(take(cache.k), self.dtype),
-            v=encode.placement.take(cache.v, slots).astype(self.dtype),
+            k=k,
+            v=v,
             pos=take(cache.pos).astype(jnp.int32),
             valid=valid,
             length=self.offset + self.count,

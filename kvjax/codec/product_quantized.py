@@ -1,19 +1,18 @@
-"""Keys as codebook indices: a few bytes a slot, scored by table look-up (HCAttention)."""
+"""Codebook indices: a few bytes a slot, keys scored by table look-up (HCAttention)."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Float, Int32, UInt
+from jaxtyping import Array, Float, Int32, PyTree, UInt
 
-from kvjax.attend_context import AttendContext
-from kvjax.encode.scored import biased, scored_attention
+from kvjax.codec.codec import Codec
+from kvjax.codec.decoded import biased
+from kvjax.codec.layer_regions import LayerRegions
 from kvjax.kernels.codebook_scores import codebook_scores
-from kvjax.placement import OnHost
-from kvjax.stage import Encoder
 from kvjax.types import Keys, Layer, Queries, table
 
 #: Slots compared with the centroids at a time.
@@ -63,23 +62,20 @@ def _by_centroid(part: Float[Array, "b h n m e"], book: Float[Array, "h m c e"])
 
 
 @struct.dataclass
-class ProductQuantized(Encoder):
-    """Keys as one centroid index a group of channels; values where `values` says.
+class ProductQuantized(Codec):
+    """One centroid index a group of channels.
 
     Args:
         codebook: [L, h, m, c, e] centroids by layer and KV head, m groups of e = d / m contiguous channels after the rotary
             embedding; [L, h, 1, c, e] where all groups share one codebook.
-        origin: what the codebook was fitted on; two encoders of one origin are equal.
-        placement: where values live.
+        origin: what the codebook was fitted on; two codecs of one origin are equal.
 
     Codes are uint8 for up to 256 centroids, else uint16. New keys are coded as they come, the newest included.
     Source: HCAttention, arXiv 2507.19823, section 3; equations 1 to 3.
     """
 
-    padded: ClassVar[bool] = True
     codebook: Any = table()
     origin: str = struct.field(pytree_node=False, default="")
-    placement: Any = OnHost()
 
     @property
     def code_dtype(self) -> Any:
@@ -102,23 +98,23 @@ class ProductQuantized(Encoder):
         if c > 1 << 16:
             raise ValueError(f"codes are at most 16 bits: {c} centroids are too many")
 
-    def keys(self, slots: int, d: int, dtype: Any) -> UInt[Array, "s m"]:
+    def rows(self, slots: int, d: int, dtype: Any) -> UInt[Array, "s m"]:
         del dtype
         return jnp.zeros((slots, d // self.codebook.shape[-1]), self.code_dtype)
 
-    def encode(self, k: Keys) -> UInt[Array, "b h n m"]:
-        return nearest_centroids(k, jnp.asarray(self.codebook)).astype(self.code_dtype)
+    def encode(self, x: Keys, pos: Int32[Array, "b h n"] | None = None, params: PyTree = ()) -> UInt[Array, "b h n m"]:
+        del pos, params
+        return nearest_centroids(x, jnp.asarray(self.codebook)).astype(self.code_dtype)
 
-    def decode(self, rows: UInt[Array, "b h n m"], dtype: Any) -> Keys:
+    def decode(self, rows: UInt[Array, "b h n m"], dtype: Any, params: PyTree = ()) -> Keys:
+        del params
         book = jnp.asarray(self.codebook)
         book = jnp.broadcast_to(book, (book.shape[0], rows.shape[-1], *book.shape[2:]))
         h, m = jnp.arange(book.shape[0])[:, None, None], jnp.arange(rows.shape[-1])
         return book[h, m, rows.astype(jnp.int32)].reshape(*rows.shape[:3], -1).astype(dtype)
 
-    def scores(self, q: Queries, cache: Any, context: AttendContext):
-        where = (cache.pos, cache.start[context.layer], cache.length[context.layer], context.positions)
-        scores = codebook_scores(q, cache.k, jnp.asarray(self.codebook), *where, cap=context.padded_slots, window=context.window)
-        return scores if cache.bias is None else biased(scores, cache.bias, cache.start[context.layer])
-
-    def attention(self, q: Queries, cache: Any, context: AttendContext):
-        return scored_attention(self, q, cache, context)
+    def scores(self, q: Queries, at: LayerRegions, params: PyTree = ()):
+        del params
+        where = (at.pos, at.start, at.length, at.positions)
+        scores = codebook_scores(q, at.pool, jnp.asarray(self.codebook), *where, cap=at.padded_slots, window=at.window)
+        return biased(scores, at.bias, at.start)
