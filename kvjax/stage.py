@@ -71,6 +71,8 @@ class Allocator(Stage):
     exact: ClassVar[bool] = True
     #: Whether a layer's budgets depend on that layer alone, so that it can be cut as soon as it has been read.
     by_layer: ClassVar[bool] = False
+    #: Whether it knows its budgets by itself: the policy's is not read, and a prompt that would fit it is cut all the same.
+    given: ClassVar[bool] = False
 
     def measure(self, view: LayerView, evidence: Evidence) -> PyTree:
         """What it reads of one layer beside the scores: float32 arrays [b, ...]; `ranking.measured` stacks the layers."""

@@ -25,7 +25,7 @@ import pytest  # noqa: E402
 
 from kvjax.kernels.native import missing  # noqa: E402
 from models import llama  # noqa: E402
-from tests.artefacts import TABLES, toy  # noqa: E402
+from tests.method_cases import case  # noqa: E402
 
 
 def toy_config(**changes) -> dict:
@@ -80,19 +80,9 @@ def forget_programs():
     gc.collect()
 
 
-#: Methods that keep every token.
-WITHOUT_BUDGET = ("full", "hcattention", "quest")
-
-
-#: Every published method at a budget that makes it work for its living. A new method enters by one line in kvjax/methods.
 def policy_of(name: str, budget: int | float = 40) -> kvjax.Policy:
-    small = {"window": 8} if name in ("snapkv", "pyramidkv", "adakv", "pyramid_keydiff") else {}
-    if name in TABLES:
-        small = {"artefact": toy(name)}
-    if name == "compresskv":
-        small |= {"window": 4, "floor": 5, "heads": 2} if budget >= 5 else {"window": 0, "floor": 1, "heads": 2}
-    make = getattr(kvjax.methods, name)
-    return make(**small) if name in WITHOUT_BUDGET else make(budget=budget, **small)
+    """Every published method at a budget that makes it work for its living (`tests.method_cases`)."""
+    return case(name).build(budget)
 
 
 @contextmanager

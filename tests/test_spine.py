@@ -7,7 +7,8 @@ import pytest
 
 import kvjax
 from kvjax.view import LayerView
-from tests.conftest import WITHOUT_BUDGET, compilations, ids_of, policy_of
+from tests.conftest import compilations, ids_of, policy_of
+from tests.method_cases import case
 
 METHODS = kvjax.methods.names()
 POS = jnp.arange(90, dtype=jnp.int32)[None, None]
@@ -21,11 +22,6 @@ def test_every_file_in_methods_is_a_method():
     assert files == set(METHODS)
 
 
-def keeps_all(name: str) -> bool:
-    """Methods that evict nothing: the full cache, and codes of it."""
-    return name in WITHOUT_BUDGET
-
-
 def exact(name: str) -> bool:
     """Whether what is stored is what was computed: keys as they are, nothing merged into them."""
     policy = policy_of(name)
@@ -36,7 +32,7 @@ def exact(name: str) -> bool:
 def test_budget_sums_exactly(pre, name):
     policy = policy_of(name)
     cache = kvjax.compress(pre, policy)
-    total = (90 if keeps_all(name) else 40) * 3 * 2
+    total = (90 if case(name).keeps_all else 40) * 3 * 2
     assert cache.lengths.sum() == total if policy.allocate.exact else total - 3 * 2 < cache.lengths.sum() <= total
     assert (cache.lengths >= 1).all()
 
@@ -107,8 +103,7 @@ def test_decoding_respects_the_budget(lm, pre, name):
     policy = policy_of(name)
     cache = kvjax.compress(pre, policy)
     out = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=())
-    grows = 0 if policy.when.decoding else 12
-    np.testing.assert_array_equal(out.cache.lengths, cache.lengths + grows)
+    np.testing.assert_array_equal(out.cache.lengths, cache.lengths + case(name).grown(policy, 12))
     assert (out.cache.lengths <= np.asarray(out.cache.capacity)).all()
     assert int(out.cache.position[0]) == 102
 

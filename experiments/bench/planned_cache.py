@@ -64,6 +64,8 @@ def kept(decoder: Any, policy: Policy, length: int) -> np.ndarray:
     """
     policy.check(decoder, length)
     total, shape = policy.mean_budget(length), (decoder.layers, 1, decoder.heads)
+    if policy.allocate.given:
+        raise ValueError(f"heads of {type(policy.allocate).__name__} grow as they were told: measure it with `kvjax bench memory`")
     if total >= length or not policy.when.after_prefill:
         return np.full(shape, length)
     if isinstance(policy.allocate, RoleBudgets):

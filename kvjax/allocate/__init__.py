@@ -2,6 +2,7 @@
 
 from kvjax.allocate.adaptive import Adaptive
 from kvjax.allocate.exact import exact_alloc
+from kvjax.allocate.full_heads import FullHeads, full_heads
 from kvjax.allocate.layer_weights import LayerWeights
 from kvjax.allocate.pyramid import Pyramid, PyramidRounded
 from kvjax.allocate.repair import ArgMax, RoundRobin
@@ -25,6 +26,7 @@ __all__ = [
     "ExactTotal",
     "ExponentialDecay",
     "Floor",
+    "FullHeads",
     "HeadsMinMax",
     "InverseVarianceSoftmax",
     "LayerWeights",
@@ -38,4 +40,5 @@ __all__ = [
     "Uniform",
     "WholeLayers",
     "exact_alloc",
+    "full_heads",
 ]

@@ -69,7 +69,8 @@ def _decide(row: PrefilledRow, policy: Policy, found: RowScores) -> Decision:
     keep, count, budget = _plan(policy.allocate, policy.select, scores, measured, row.length, asked)
     if isinstance(policy.budget, int | np.integer) and policy.budget > length:
         budget = jnp.full_like(budget, policy.budget)
-    if not policy.when.after_prefill or mean_budget >= length:
+    fits = mean_budget >= length and not policy.allocate.given
+    if not policy.when.after_prefill or fits:
         keep, count = _everything(scores, row.length)
     return Decision(scores=scores, state=state, keep=keep, count=count, budget=budget, mean_budget=mean_budget)
 

@@ -4,6 +4,7 @@ from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
 from kvjax.methods.compresskv import compresskv
 from kvjax.methods.d2o import d2o
+from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.full import full
 from kvjax.methods.h2o import h2o
@@ -24,6 +25,7 @@ __all__ = [
     "adakv",
     "compresskv",
     "d2o",
+    "duo_attention",
     "expected_attention",
     "full",
     "h2o",

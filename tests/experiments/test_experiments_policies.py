@@ -29,9 +29,19 @@ def test_full_takes_no_budget():
     assert parse_policy("full", 7).budget == 1.0
 
 
-@pytest.mark.parametrize("name", kvjax.methods.names())
+#: What a method cannot do without, and no command line says.
+GIVEN_IN_PYTHON = {"duo_attention": "pattern"}
+
+
+@pytest.mark.parametrize("name", sorted(set(kvjax.methods.names()) - set(GIVEN_IN_PYTHON)))
 def test_every_method_can_be_named(name):
     assert parse_policy(name, 0.5).policy.budget in (0.5, 1.0)
+
+
+@pytest.mark.parametrize("name", GIVEN_IN_PYTHON)
+def test_what_only_python_can_give_is_asked_for_by_name(name):
+    with pytest.raises(ValueError, match=f"{name}.*'{GIVEN_IN_PYTHON[name]}'"):
+        parse_policy(name, 0.5)
 
 
 def test_an_unknown_name_lists_the_known():

@@ -1,0 +1,77 @@
+"""How the shared suite runs each method on the toy model: an entry for those that `budget=` alone does not describe."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+import kvjax
+from tests.artefacts import toy
+
+#: Tokens of the prompt that budgets are meant for; layers and KV heads of the toy model.
+PROMPT, SHAPE = 90, (3, 2)
+#: DuoAttention's full heads.
+ONE_FULL = np.array([[False, False], [False, True], [False, False]])
+
+
+@dataclass(frozen=True)
+class MethodCase:
+    """One method.
+
+    Attributes:
+        build: a policy whose heads hold `budget` slots of the prompt on average, or as few as it can.
+        keeps_all: whether it keeps every token, whatever the budget.
+        unbounded: heads (layer, head) that take a slot for every decoded token although others are cut.
+    """
+
+    build: Callable[[int | float], kvjax.Policy]
+    keeps_all: bool = False
+    unbounded: tuple[tuple[int, int], ...] = ()
+
+    def grown(self, policy: kvjax.Policy, new: int) -> np.ndarray:
+        """Slots each head [l, 1, h] holds more after `new` decoded tokens."""
+        grows = np.full(SHAPE, not policy.when.decoding)
+        for head in self.unbounded:
+            grows[head] = True
+        return new * grows[:, None].astype(int)
+
+
+def _without_budget(make: Callable[[], kvjax.Policy]) -> MethodCase:
+    return MethodCase(build=lambda budget: make(), keeps_all=True)
+
+
+def _small(make: Callable[..., kvjax.Policy], **arguments) -> MethodCase:
+    return MethodCase(build=lambda budget: make(budget=budget, **arguments))
+
+
+def _compresskv(budget: int | float) -> kvjax.Policy:
+    small = {"window": 4, "floor": 5} if budget >= 5 else {"window": 0, "floor": 1}
+    return kvjax.methods.compresskv(budget=budget, artefact=toy("compresskv"), heads=2, **small)
+
+
+def _duo_attention(budget: int | float) -> kvjax.Policy:
+    """One full head; the five others share what it leaves of the total."""
+    mean = budget if isinstance(budget, int) else int(PROMPT * budget)
+    slots = max(1, (6 * mean - PROMPT) // 5)
+    return kvjax.methods.duo_attention(ONE_FULL, sinks=min(4, slots - 1), recent=slots - min(4, slots - 1))
+
+
+_methods = kvjax.methods
+CASES = {
+    "adakv": _small(_methods.adakv, window=8),
+    "compresskv": MethodCase(_compresskv),
+    "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
+    "full": _without_budget(_methods.full),
+    "hcattention": _without_budget(partial(_methods.hcattention, artefact=toy("hcattention"))),
+    "heterocache": _small(_methods.heterocache, artefact=toy("heterocache")),
+    "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
+    "pyramidkv": _small(_methods.pyramidkv, window=8),
+    "quest": _without_budget(_methods.quest),
+    "snapkv": _small(_methods.snapkv, window=8),
+}
+
+
+def case(name: str) -> MethodCase:
+    """A method's entry, or that of one which takes a budget and nothing else."""
+    return CASES.get(name) or _small(getattr(kvjax.methods, name))
