@@ -2,10 +2,11 @@
 
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk, StarAttention
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+from kvjax.prefill.probe import probe
 from kvjax.prefill.run import buffers, prefill, resolve_needs
 from kvjax.prefill.saved import load_prefilled, save_prefilled
 
 __all__ = [
     "CausalAttention", "PrefillAttention", "PrefillChunk", "Prefilled", "PrefilledRow", "StarAttention", "buffers",
-    "load_prefilled", "prefill", "resolve_needs", "save_prefilled",
+    "load_prefilled", "prefill", "probe", "resolve_needs", "save_prefilled",
 ]  # fmt: skip

@@ -102,12 +102,14 @@ def _prefill_row(
 
 
 def resolve_needs(needs: Any) -> frozenset[ev.Need]:
-    """A policy, several policies, or a set of evidence → the evidence to record."""
+    """A policy, several policies, or a set of evidence → the evidence a prefill records: not that of a second pass."""
     if isinstance(needs, frozenset | set):
-        return frozenset(needs)
-    if isinstance(needs, list | tuple):
-        return ev.union(*(policy.needs for policy in needs))
-    return needs.needs
+        wanted = frozenset(needs)
+    elif isinstance(needs, list | tuple):
+        wanted = ev.union(*(policy.needs for policy in needs))
+    else:
+        wanted = needs.needs
+    return frozenset(need for need in wanted if not need.second_pass)
 
 
 def prefill(
