@@ -91,8 +91,15 @@ def policy_of(name: str, budget: int | float = 40) -> kvjax.Policy:
         small = {"artefact": toy(name)}
     if name == "compresskv":
         small |= {"window": 4, "floor": 5, "heads": 2} if budget >= 5 else {"window": 0, "floor": 1, "heads": 2}
+    if name == "kvzip":
+        small = {"chunk": 32, "first": (5, 6, 7), "further": (8, 9)}
     make = getattr(kvjax.methods, name)
     return make(**small) if name in WITHOUT_BUDGET else make(budget=budget, **small)
+
+
+def prepared(lm: models.LanguageModel, pre: kvjax.Prefilled, name: str) -> kvjax.Prefilled:
+    """Prompts with the evidence that a method wants of a second pass over them; as they are for the others."""
+    return kvjax.second_pass(lm, pre, policy_of(name))
 
 
 @contextmanager

@@ -94,9 +94,7 @@ def _begun(needs: Iterable[Probed], old: ev.Evidence, n: int, lm: Any) -> dict[s
     return {need.key: old.data[need.key] if need.key in old.data else need.empty(shape) for need in needs}
 
 
-def probe(
-    lm, pre: Prefilled, tokens, needs, *, span: Span | None = None, sinks: int = 0, chunk: int | None = None
-) -> Prefilled:
+def probe(lm, pre: Prefilled, tokens, needs, *, span: Span | None = None, sinks: int = 0, chunk: int | None = None) -> Prefilled:
     """Run other tokens over prefilled prompts and record what they attend to, beside what is recorded already.
 
     Each row runs the program it would run alone. Probes of one length class and prompts of one bucket share their programs.

@@ -39,7 +39,7 @@ def check_probe(
     if len(rows) != len(pre.rows):
         raise ValueError(f"{len(rows)} probes for {len(pre.rows)} prompts: give ids for all, or one list each")
     for r, (ids, length) in enumerate(zip(rows, pre.lengths, strict=True)):
-        _check_row(lm.decoder, r, ids, length)
+        check_row(lm.decoder, r, ids, length)
         if span is not None and not 0 <= span[0] < span[1] <= length:
             raise ValueError(f"span={span} is no part of prompt {r}, which has {length} tokens: 0 <= start < stop <= {length}")
     if sinks < 0:
@@ -62,7 +62,7 @@ def _check_names(pre: Prefilled, needs: Iterable[Probed]) -> None:
             raise ValueError(f"{recorded[need.key]!r} was probed before: give Probed({need.need!r}, name=...) a name of its own")
 
 
-def _check_row(decoder: Any, r: int, ids: list[int], length: int) -> None:
+def check_row(decoder: Any, r: int, ids: list[int], length: int) -> None:
     if not ids:
         raise ValueError(f"the probe of prompt {r} is empty: it needs at least one token")
     if min(ids) < 0 or max(ids) >= decoder.vocab:
