@@ -133,7 +133,7 @@ class CompressedLM(TemplateLM):
         kept, last = (context[:-1], context[-1:]) if len(context) > 1 else (context, [])
         # few sizes of pool, hence few programs, whatever the lengths of contexts and answers
         reserve = size_class(self.policy.mean_budget(len(kept)) + len(last) + new, steps=4)
-        pre = kvjax.prefill(self.lm, kept, needs=self.policy)
+        pre = kvjax.second_pass(self.lm, kvjax.prefill(self.lm, kept, needs=self.policy), self.policy)
         cache = kvjax.compress(pre, self.policy, reserve=reserve)
         self._account(cache, pre.lengths[0])
         return cache, last, reserve
@@ -171,6 +171,7 @@ class CompressedLM(TemplateLM):
         """log p of `scored`, the last tokens of a window; `read` is what the model has read before each of them."""
         half = max(1, len(read) // 2)
         pre = kvjax.prefill(self.lm, read[:half], needs=self.policy, all_logits=True)
+        pre = kvjax.second_pass(self.lm, pre, self.policy)
         cache = kvjax.compress(pre, self.policy)
         self._account(cache, half)
         logits = [pre.rows[0].all_logits[: half - 1], self._read(cache, [read[half:]], 0)[0]]

@@ -13,10 +13,10 @@ from kvjax.prefill.run import resolve_needs
 
 @dataclass(frozen=True)
 class Afresh:
-    """Every prompt is prefilled."""
+    """Every prompt is prefilled, and read again where a policy needs that."""
 
     def of(self, lm: Any, ids: Sequence[int], needs: Any) -> Any:
-        return kvjax.prefill(lm, list(ids), needs=needs)
+        return kvjax.second_pass(lm, kvjax.prefill(lm, list(ids), needs=needs), needs)
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,15 @@ class Kept:
     """A prompt whose file is in `folder`, with all the evidence asked for, is read; another is prefilled and written.
 
     A file that lacks evidence is replaced by one with both, so that studies of different methods share it. A file of another
-    model is an error (`kvjax.load_prefilled`).
+    model is an error (`kvjax.load_prefilled`). What a second pass records is not kept.
     """
 
     folder: Path
 
     def of(self, lm: Any, ids: Sequence[int], needs: Any) -> Any:
+        return kvjax.second_pass(lm, self._prefilled(lm, ids, needs), needs)
+
+    def _prefilled(self, lm: Any, ids: Sequence[int], needs: Any) -> Any:
         name = hashlib.sha256(json.dumps([lm.name, str(lm.params["embed"]["weight"].dtype), *ids]).encode()).hexdigest()[:24]
         path, wanted = self.folder / f"{name}.prefill", resolve_needs(needs)
         if path.is_file():

@@ -9,7 +9,7 @@ from kvjax.compress import PromptScores, compress, score_prompt
 from kvjax.decode import Decoded, Extended, Greedy, Sample, decode, extend, stream
 from kvjax.generate import generate
 from kvjax.policy import Policy
-from kvjax.prefill import CausalAttention, Prefilled, StarAttention, load_prefilled, prefill, save_prefilled
+from kvjax.prefill import CausalAttention, Prefilled, StarAttention, load_prefilled, prefill, probe, save_prefilled, second_pass
 from kvjax.schedule import AfterPrefill, Every, WhenFull
 
 __version__ = "0.1.0"
@@ -17,6 +17,6 @@ __version__ = "0.1.0"
 __all__ = [
     "AfterPrefill", "CausalAttention", "Decoded", "Every", "Extended", "Greedy", "KVCache", "Policy", "Prefilled", "PromptScores",
     "Sample", "StarAttention", "WhenFull", "allocate", "codec", "compress", "decode", "encode", "evidence", "extend", "generate",
-    "load_prefilled", "merge", "methods", "placement", "prefill", "retrieve", "save_prefilled", "score", "score_prompt", "select",
-    "stack", "stream",
+    "load_prefilled", "merge", "methods", "placement", "prefill", "probe", "retrieve", "save_prefilled", "score", "score_prompt",
+    "second_pass", "select", "stack", "stream",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from kvjax.decode.loop import Decoded, decode
 from kvjax.decode.sample import Greedy
 from kvjax.policy import Policy
 from kvjax.prefill.run import prefill
+from kvjax.prefill.second_pass import second_pass
 
 
 def encode(lm, prompts: Any) -> list[list[int]]:
@@ -24,10 +25,12 @@ def generate(
 ) -> Decoded:  # fmt: skip
     """Prefill, compress and decode: a string, a chat, token ids, or a list of any of these, of any lengths.
 
+    A policy that needs a second pass over the prompt gets it.
+
     Args as in `prefill`, `compress` and `decode`. The prompt's dense keys and values are released before decoding starts.
     """
     new = check_new_tokens(max_new_tokens)
-    pre = prefill(lm, encode(lm, prompts), needs=policy, chunk=chunk)
+    pre = second_pass(lm, prefill(lm, encode(lm, prompts), needs=policy, chunk=chunk), policy)
     cache = compress(pre, policy)
     del pre
     return decode(

@@ -74,6 +74,11 @@ class Policy:
 
     def check(self, model: Any, length: int) -> None:
         """Raise ValueError if a stage fits neither the model nor a prompt of `length` tokens."""
+        if self.when.decoding and any(need.second_pass for need in self.decode_score.needs):
+            raise ValueError(
+                f"{type(self.decode_score).__name__} reads a second pass over the prompt, which decoded tokens do not get: "
+                "give the schedule a scorer of its own, such as Every(1, score=...)"
+            )
         for slot in _SLOTS:
             getattr(self, slot).check(model, length, self.mean_budget(length))
 

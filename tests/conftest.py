@@ -85,6 +85,11 @@ def policy_of(name: str, budget: int | float = 40) -> kvjax.Policy:
     return case(name).build(budget)
 
 
+def prepared(lm: models.LanguageModel, pre: kvjax.Prefilled, name: str) -> kvjax.Prefilled:
+    """Prompts with the evidence that a method wants of a second pass over them; as they are for the others."""
+    return kvjax.second_pass(lm, pre, policy_of(name))
+
+
 @contextmanager
 def compilations():
     """Names of the programs that JAX traces or compiles inside the block."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvjax
-from tests.conftest import compilations, ids_of, policy_of
+from tests.conftest import compilations, ids_of, policy_of, prepared
 from tests.decode_loop import unchecked
 
 
@@ -124,7 +124,8 @@ def test_extend_rows_must_match(lm, pre):
 def test_one_token_prompt_works_with_every_method(lm):
     pre = kvjax.prefill(lm, [7])
     for name in kvjax.methods.names():
-        out = kvjax.decode(lm, kvjax.compress(pre, policy_of(name)), policy_of(name), max_new_tokens=2, stop=(), return_logits=True)
+        cache = kvjax.compress(prepared(lm, pre, name), policy_of(name))
+        out = kvjax.decode(lm, cache, policy_of(name), max_new_tokens=2, stop=(), return_logits=True)
         assert jnp.isfinite(out.logits).all()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import kvjax
 from kvjax.view import LayerView
-from tests.conftest import compilations, ids_of, policy_of
+from tests.conftest import compilations, ids_of, policy_of, prepared
 from tests.method_cases import case
 
 METHODS = kvjax.methods.names()
@@ -29,7 +29,8 @@ def exact(name: str) -> bool:
 
 
 @every_method
-def test_budget_sums_exactly(pre, name):
+def test_budget_sums_exactly(lm, pre, name):
+    pre = prepared(lm, pre, name)
     policy = policy_of(name)
     cache = kvjax.compress(pre, policy)
     total = (90 if case(name).keeps_all else 40) * 3 * 2
@@ -38,7 +39,8 @@ def test_budget_sums_exactly(pre, name):
 
 
 @every_method
-def test_kept_positions_ascend_and_hold_their_own_keys(pre, name):
+def test_kept_positions_ascend_and_hold_their_own_keys(lm, pre, name):
+    pre = prepared(lm, pre, name)
     cache = kvjax.compress(pre, policy_of(name))
     for layer in range(3):
         for h, kept in enumerate(cache.kept(layer)[0]):
@@ -51,7 +53,8 @@ def test_kept_positions_ascend_and_hold_their_own_keys(pre, name):
 
 
 @every_method
-def test_protected_tokens_survive(pre, name):
+def test_protected_tokens_survive(lm, pre, name):
+    pre = prepared(lm, pre, name)
     policy = policy_of(name)
     cache = kvjax.compress(pre, policy)
     for layer in range(3):
@@ -64,6 +67,7 @@ def test_protected_tokens_survive(pre, name):
 @every_method
 @pytest.mark.parametrize("budget", [90, 1000, 1.0])
 def test_budget_at_length_is_the_full_cache_to_the_bit(lm, pre, name, budget):
+    pre = prepared(lm, pre, name)
     policy = policy_of(name, budget).replace(encode=kvjax.encode.Stored(), retrieve=kvjax.retrieve.FullAttention())
     full = kvjax.methods.full()
     want = kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=4, stop=(), return_logits=True)
@@ -79,6 +83,7 @@ def test_budget_at_length_is_the_full_cache_to_the_bit(lm, pre, name, budget):
 
 @every_method
 def test_evicting_methods_with_room_to_spare_never_evict(lm, pre, name):
+    pre = prepared(lm, pre, name)
     plain = dict(encode=kvjax.encode.Stored(), retrieve=kvjax.retrieve.FullAttention())
     policy, full = policy_of(name, 1000).replace(**plain), kvjax.methods.full()
     want = kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=4, stop=(), return_logits=True)
@@ -89,6 +94,7 @@ def test_evicting_methods_with_room_to_spare_never_evict(lm, pre, name):
 
 @every_method
 def test_budget_of_one_slot_has_no_nan(lm, pre, name):
+    pre = prepared(lm, pre, name)
     policy = policy_of(name, 1)
     if name == "heterocache":  # whose full heads alone take more
         with pytest.raises(ValueError, match="smallest feasible budget is 31 slots"):
@@ -100,6 +106,7 @@ def test_budget_of_one_slot_has_no_nan(lm, pre, name):
 
 @every_method
 def test_decoding_respects_the_budget(lm, pre, name):
+    pre = prepared(lm, pre, name)
     policy = policy_of(name)
     cache = kvjax.compress(pre, policy)
     out = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=())
@@ -111,7 +118,7 @@ def test_decoding_respects_the_budget(lm, pre, name):
 @every_method
 def test_keeps_dtype(lm, name):
     low = lm.replace(params=jax.tree.map(lambda x: x.astype(jnp.bfloat16), lm.params))
-    cache = kvjax.compress(kvjax.prefill(low, ids_of(70)), policy_of(name))
+    cache = kvjax.compress(prepared(low, kvjax.prefill(low, ids_of(70)), name), policy_of(name))
     assert cache.v.dtype == jnp.bfloat16 and cache.k.dtype in (jnp.bfloat16, jnp.uint8)
     out = kvjax.decode(low, cache, policy_of(name), max_new_tokens=2, stop=())
     assert (out.cache.k.dtype, out.cache.v.dtype) == (cache.k.dtype, jnp.bfloat16)
@@ -119,7 +126,8 @@ def test_keeps_dtype(lm, name):
 
 
 @every_method
-def test_bytes_as_accounted(pre, name):
+def test_bytes_as_accounted(lm, pre, name):
+    pre = prepared(lm, pre, name)
     cache = kvjax.compress(pre, policy_of(name))
     held = [x for x in jax.tree.leaves(cache) if x is not cache.logits and x is not cache.position and x is not cache.steps]
     on_host = [x for x in held if x.sharding.memory_kind == "pinned_host"]
@@ -136,7 +144,7 @@ def test_bytes_as_accounted(pre, name):
 def test_compiles_once(lm, name):
     def run(seed, budget):
         policy = policy_of(name, budget)
-        pre = kvjax.prefill(lm, ids_of(90, seed))
+        pre = prepared(lm, kvjax.prefill(lm, ids_of(90, seed)), name)
         return kvjax.decode(lm, kvjax.compress(pre, policy, reserve=64), policy, max_new_tokens=5, stop=(), reserve=64)
 
     run(0, 40)
@@ -154,8 +162,9 @@ def test_a_policy_built_twice_is_one_policy(name):
 
 @every_method
 def test_prefill_for_one_policy_decides_as_the_standard_prefill(lm, pre, prompt, name):
+    pre = prepared(lm, pre, name)
     policy = policy_of(name)
-    own = kvjax.compress(kvjax.prefill(lm, prompt, needs=policy), policy)
+    own = kvjax.compress(prepared(lm, kvjax.prefill(lm, prompt, needs=policy), name), policy)
     for layer in range(3):
         for a, b in zip(own.kept(layer)[0], kvjax.compress(pre, policy).kept(layer)[0], strict=True):
             np.testing.assert_array_equal(a, b)
@@ -165,7 +174,7 @@ def test_a_prefill_outlives_any_number_of_policies(lm, pre):
     before = [np.asarray(x) for x in jax.tree.leaves(pre)]
     for name in METHODS:
         policy = policy_of(name)
-        kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=2, stop=())
+        kvjax.decode(lm, kvjax.compress(prepared(lm, pre, name), policy), policy, max_new_tokens=2, stop=())
     for a, b in zip(before, jax.tree.leaves(pre), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -188,7 +197,8 @@ def test_a_scoring_is_of_its_prompts_and_stages(lm, pre, prompt):
 
 
 @every_method
-def test_a_scoring_serves_no_method_of_other_stages(name, pre):
+def test_a_scoring_serves_no_method_of_other_stages(lm, name, pre):
+    pre = prepared(lm, pre, name)
     mine = policy_of(name)
     scored = kvjax.score_prompt(pre, mine)
     for other in map(policy_of, METHODS):

@@ -1,5 +1,6 @@
 """Allocators: scores → slots for every head, summing exactly to the total."""
 
+from kvjax.allocate.across_model import AcrossModel
 from kvjax.allocate.adaptive import Adaptive
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.full_heads import FullHeads, full_heads
@@ -20,6 +21,7 @@ from kvjax.allocate.variance import (
 from kvjax.allocate.whole_layers import WholeLayers
 
 __all__ = [
+    "AcrossModel",
     "Adaptive",
     "ArgMax",
     "AttentionVariance",

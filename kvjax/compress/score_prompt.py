@@ -29,7 +29,7 @@ def check(pre: Prefilled, policy: Policy) -> None:
     if lacking:
         raise ValueError(
             f"{type(policy.score).__name__} reads {', '.join(map(str, lacking))}, which this prefill did not record "
-            f"(it has {', '.join(map(str, pre.needs)) or 'nothing'}): run kvjax.prefill(lm, ids, needs=policy), or leave needs= out"
+            f"(it has {', '.join(map(str, pre.needs)) or 'nothing'}): {' and '.join(sorted({need.advice for need in lacking}))}"
         )
 
 

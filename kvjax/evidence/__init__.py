@@ -4,6 +4,7 @@ from kvjax.evidence.attention_statistics import AttentionStatistics
 from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.need import Block, Need, Shape, Tokens
 from kvjax.evidence.per_token import HiddenStates, PerToken, RawKeys
+from kvjax.evidence.probed import Probed
 from kvjax.evidence.query_moments import Moments, QueryMoments, merge_moments
 from kvjax.evidence.record import (
     STANDARD,
@@ -20,7 +21,7 @@ from kvjax.evidence.record import (
 from kvjax.evidence.window_queries import WindowQueries
 
 __all__ = [
-    "STANDARD", "AttentionStatistics", "Block", "ColumnSums", "Evidence", "HiddenStates", "Moments", "Need", "PerToken",
+    "STANDARD", "AttentionStatistics", "Block", "ColumnSums", "Evidence", "HiddenStates", "Moments", "Need", "PerToken", "Probed",
     "QueryMoments", "RawKeys", "Shape", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe",
     "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

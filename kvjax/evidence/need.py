@@ -65,17 +65,24 @@ class Need:
         reads: fields of `AttentionInputs` that a step keeps for `now` until its last layer is done.
         reads_out: whether `now` reads the attention's output, too.
         token_wise: whether what is recorded has one entry for each token of a block, [b, ..., t], and not for each slot held.
+        second_pass: whether a pass after the prefill records it (`Probed`), and not the prefill.
     """
 
     carried: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ()
     reads_out: ClassVar[bool] = False
     token_wise: ClassVar[bool] = False
+    second_pass: ClassVar[bool] = False
 
     @property
     def key(self) -> str:
         """A name of its own in `Evidence.data`; needs of one key are one need."""
         raise NotImplementedError(f"{type(self).__name__} must define key")
+
+    @property
+    def advice(self) -> str:
+        """What to run where it was not recorded."""
+        return "run kvjax.prefill(lm, ids, needs=policy), or leave needs= out"
 
     def at(self, layer: Layer) -> "Need":
         """The need as one layer records it: weights with a layer axis cut to that layer's."""

@@ -12,6 +12,7 @@ from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.knorm import knorm
+from kvjax.methods.kvzip import kvzip
 from kvjax.methods.local_window import local_window
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
@@ -33,6 +34,7 @@ __all__ = [
     "heterocache",
     "keydiff",
     "knorm",
+    "kvzip",
     "local_window",
     "pyramid_keydiff",
     "pyramidkv",

@@ -2,10 +2,13 @@
 
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk, StarAttention
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+from kvjax.prefill.probe import probe
+from kvjax.prefill.repeat_context import RepeatedContext
 from kvjax.prefill.run import buffers, prefill, resolve_needs
 from kvjax.prefill.saved import load_prefilled, save_prefilled
+from kvjax.prefill.second_pass import second_pass
 
 __all__ = [
-    "CausalAttention", "PrefillAttention", "PrefillChunk", "Prefilled", "PrefilledRow", "StarAttention", "buffers",
-    "load_prefilled", "prefill", "resolve_needs", "save_prefilled",
+    "CausalAttention", "PrefillAttention", "PrefillChunk", "Prefilled", "PrefilledRow", "RepeatedContext", "StarAttention",
+    "buffers", "load_prefilled", "prefill", "probe", "resolve_needs", "save_prefilled", "second_pass",
 ]  # fmt: skip

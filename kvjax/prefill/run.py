@@ -101,13 +101,18 @@ def _prefill_row(
     )
 
 
-def resolve_needs(needs: Any) -> frozenset[ev.Need]:
-    """A policy, several policies, or a set of evidence → the evidence to record."""
+def needs_of(needs: Any) -> frozenset[ev.Need]:
+    """A policy, several policies, or a set of evidence → the evidence they need."""
     if isinstance(needs, frozenset | set):
         return frozenset(needs)
     if isinstance(needs, list | tuple):
         return ev.union(*(policy.needs for policy in needs))
     return needs.needs
+
+
+def resolve_needs(needs: Any) -> frozenset[ev.Need]:
+    """A policy, several policies, or a set of evidence → the evidence a prefill records, without that of a second pass."""
+    return frozenset(need for need in needs_of(needs) if not need.second_pass)
 
 
 def prefill(

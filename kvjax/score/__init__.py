@@ -8,10 +8,11 @@ from kvjax.score.last_query import LastQuery
 from kvjax.score.norm import KeyNorm
 from kvjax.score.pool import AvgPool, MaxPool, NoPool
 from kvjax.score.position import Recency
+from kvjax.score.reconstruction import Reconstruction
 from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.window import WindowAttention
 
 __all__ = [
     "AccumulatedAttention", "AllMean", "AvgPool", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LastQuery",
-    "MaxPool", "NoPool", "Recency", "RetrievalHeads", "VisibleMeanAttention", "WindowAttention",
+    "MaxPool", "NoPool", "Recency", "Reconstruction", "RetrievalHeads", "VisibleMeanAttention", "WindowAttention",
 ]  # fmt: skip
