@@ -69,7 +69,8 @@ def prompt() -> list[int]:
 
 @pytest.fixture(scope="session")
 def pre(lm, prompt):
-    return kvjax.prefill(lm, prompt)
+    """The prompt, prefilled with everything that any method reads."""
+    return kvjax.prefill(lm, prompt, needs=everything())
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -88,6 +89,12 @@ def policy_of(name: str, budget: int | float = 40) -> kvjax.Policy:
 def prepared(lm: models.LanguageModel, pre: kvjax.Prefilled, name: str) -> kvjax.Prefilled:
     """Prompts with the evidence that a method wants of a second pass over them; as they are for the others."""
     return kvjax.second_pass(lm, pre, policy_of(name))
+
+
+def everything() -> frozenset:
+    """What the published methods read, and what the default prefill records."""
+    needs = (policy_of(name).needs for name in kvjax.methods.names())
+    return kvjax.evidence.union(kvjax.evidence.STANDARD, *needs)
 
 
 @contextmanager

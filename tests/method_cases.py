@@ -60,6 +60,7 @@ def _duo_attention(budget: int | float) -> kvjax.Policy:
 _methods = kvjax.methods
 CASES = {
     "adakv": _small(_methods.adakv, window=8),
+    "cake": _small(_methods.cake, window=8),
     "compresskv": MethodCase(_compresskv),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
     "full": _without_budget(_methods.full),

@@ -118,7 +118,7 @@ def test_decoding_respects_the_budget(lm, pre, name):
 @every_method
 def test_keeps_dtype(lm, name):
     low = lm.replace(params=jax.tree.map(lambda x: x.astype(jnp.bfloat16), lm.params))
-    cache = kvjax.compress(prepared(low, kvjax.prefill(low, ids_of(70)), name), policy_of(name))
+    cache = kvjax.compress(prepared(low, kvjax.prefill(low, ids_of(70), needs=policy_of(name)), name), policy_of(name))
     assert cache.v.dtype == jnp.bfloat16 and cache.k.dtype in (jnp.bfloat16, jnp.uint8)
     out = kvjax.decode(low, cache, policy_of(name), max_new_tokens=2, stop=())
     assert (out.cache.k.dtype, out.cache.v.dtype) == (cache.k.dtype, jnp.bfloat16)
@@ -144,7 +144,7 @@ def test_bytes_as_accounted(lm, pre, name):
 def test_compiles_once(lm, name):
     def run(seed, budget):
         policy = policy_of(name, budget)
-        pre = prepared(lm, kvjax.prefill(lm, ids_of(90, seed)), name)
+        pre = prepared(lm, kvjax.prefill(lm, ids_of(90, seed), needs=policy), name)
         return kvjax.decode(lm, kvjax.compress(pre, policy, reserve=64), policy, max_new_tokens=5, stop=(), reserve=64)
 
     run(0, 40)
@@ -161,7 +161,7 @@ def test_a_policy_built_twice_is_one_policy(name):
 
 
 @every_method
-def test_prefill_for_one_policy_decides_as_the_standard_prefill(lm, pre, prompt, name):
+def test_prefill_for_one_policy_decides_as_a_prefill_for_all(lm, pre, prompt, name):
     pre = prepared(lm, pre, name)
     policy = policy_of(name)
     own = kvjax.compress(prepared(lm, kvjax.prefill(lm, prompt, needs=policy), name), policy)

@@ -5,9 +5,11 @@ from kvjax.allocate.adaptive import Adaptive
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.full_heads import FullHeads, full_heads
 from kvjax.allocate.layer_weights import LayerWeights
+from kvjax.allocate.preference import LayerPreference
 from kvjax.allocate.pyramid import Pyramid, PyramidRounded
 from kvjax.allocate.repair import ArgMax, RoundRobin
 from kvjax.allocate.roles import ExactTotal, Floor, RoleBudgets
+from kvjax.allocate.spread import ClipAndSpread, LargestRemainders
 from kvjax.allocate.uniform import Uniform
 from kvjax.allocate.variance import (
     AttentionVariance,
@@ -25,12 +27,15 @@ __all__ = [
     "Adaptive",
     "ArgMax",
     "AttentionVariance",
+    "ClipAndSpread",
     "ExactTotal",
     "ExponentialDecay",
     "Floor",
     "FullHeads",
     "HeadsMinMax",
     "InverseVarianceSoftmax",
+    "LargestRemainders",
+    "LayerPreference",
     "LayerWeights",
     "LayersMinMax",
     "Pyramid",

@@ -2,6 +2,7 @@
 
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
+from kvjax.methods.cake import cake
 from kvjax.methods.compresskv import compresskv
 from kvjax.methods.d2o import d2o
 from kvjax.methods.duo_attention import duo_attention
@@ -17,6 +18,7 @@ from kvjax.methods.local_window import local_window
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
 from kvjax.methods.quest import quest
+from kvjax.methods.random import random
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
@@ -24,6 +26,7 @@ from kvjax.methods.tova import tova
 __all__ = [
     "ada_expected",
     "adakv",
+    "cake",
     "compresskv",
     "d2o",
     "duo_attention",
@@ -39,6 +42,7 @@ __all__ = [
     "pyramid_keydiff",
     "pyramidkv",
     "quest",
+    "random",
     "snapkv",
     "streaming_llm",
     "tova",

@@ -1,10 +1,12 @@
 """Scorers: evidence → how much each slot is worth keeping."""
 
 from kvjax.score.accumulated import AccumulatedAttention, VisibleMeanAttention
+from kvjax.score.drawn import Drawn
 from kvjax.score.expected import ExpectedAttention
 from kvjax.score.geometry import KeyDiff
 from kvjax.score.heads import AllMean, GroupMax, GroupMean
 from kvjax.score.last_query import LastQuery
+from kvjax.score.mean_variance import MeanAndVariance
 from kvjax.score.norm import KeyNorm
 from kvjax.score.pool import AvgPool, MaxPool, NoPool
 from kvjax.score.position import Recency
@@ -13,6 +15,7 @@ from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.window import WindowAttention
 
 __all__ = [
-    "AccumulatedAttention", "AllMean", "AvgPool", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LastQuery",
-    "MaxPool", "NoPool", "Recency", "Reconstruction", "RetrievalHeads", "VisibleMeanAttention", "WindowAttention",
+    "AccumulatedAttention", "AllMean", "AvgPool", "Drawn", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm",
+    "LastQuery", "MaxPool", "MeanAndVariance", "NoPool", "Recency", "Reconstruction", "RetrievalHeads", "VisibleMeanAttention",
+    "WindowAttention",
 ]  # fmt: skip

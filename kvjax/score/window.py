@@ -9,6 +9,7 @@ from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.window_scores import window_scores
 from kvjax.score.heads import GroupMean
 from kvjax.score.pool import AvgPool
+from kvjax.score.window_rows import before_window
 from kvjax.stage import Scorer
 from kvjax.types import Scores
 from kvjax.view import LayerView
@@ -23,6 +24,7 @@ class WindowAttention(Scorer):
 
     Args:
         window: observation window, in queries.
+        apart: last tokens that pooling leaves out; None for those of the window.
         pool: smoothing along the tokens (AvgPool, MaxPool, NoPool).
         heads: reduction to KV heads (GroupMean, GroupMax, AllMean).
 
@@ -32,6 +34,7 @@ class WindowAttention(Scorer):
     window: int = struct.field(pytree_node=False, default=32)
     pool: Any = AvgPool(5)
     heads: Any = GroupMean()
+    apart: int | None = struct.field(pytree_node=False, default=None)
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -41,5 +44,6 @@ class WindowAttention(Scorer):
         q = evidence.window_queries(self.window)
         mass = window_scores(q, view.k, pos=view.pos, valid=view.valid, length=evidence.length)
         mean = mass / jnp.minimum(evidence.length, self.window)[:, None, None, None]
-        before = (view.valid & (view.pos < (evidence.length - self.window)[:, None, None]))[:, :, None]
+        apart = self.window if self.apart is None else self.apart
+        before = before_window(view, evidence.length, apart)[:, :, None]
         return self.heads(jnp.where(before, self.pool(jnp.where(before, mean, 0.0)), mean))

@@ -1,0 +1,35 @@
+"""Random numbers that depend on a seed and on where they stand, never on what is computed beside them.
+
+A row of a batch, or a prompt padded to another length, so draws what it draws alone.
+"""
+
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float32
+
+from kvjax.types import Number
+
+
+def keys_at(seed: Number, *where: Any) -> Array:
+    """A PRNG key for every entry of the broadcast of `where`: the seed, folded with each index in turn."""
+    where = jnp.broadcast_arrays(*(jnp.asarray(x, jnp.int32) for x in where))
+
+    def key(*at: Array) -> Array:
+        return reduce(jax.random.fold_in, at, jax.random.key(seed))
+
+    return jax.vmap(key)(*(x.reshape(-1) for x in where)).reshape(where[0].shape)
+
+
+def uniform_at(seed: Number, *where: Any) -> Float32[Array, "..."]:
+    """u ~ U[0, 1) at every index, 24 bits each."""
+    keys = keys_at(seed, *where)
+    return jax.vmap(jax.random.uniform)(keys.reshape(-1)).reshape(keys.shape)
+
+
+def gumbel_at(seed: Number, *where: Any) -> Float32[Array, "..."]:
+    """Standard Gumbel noise -ln(-ln u) at every index."""
+    keys = keys_at(seed, *where)
+    return jax.vmap(jax.random.gumbel)(keys.reshape(-1)).reshape(keys.shape)
