@@ -11,6 +11,7 @@ from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.knorm import knorm
+from kvjax.methods.lagkv import lagkv
 from kvjax.methods.local_window import local_window
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
@@ -31,6 +32,7 @@ __all__ = [
     "heterocache",
     "keydiff",
     "knorm",
+    "lagkv",
     "local_window",
     "pyramid_keydiff",
     "pyramidkv",
