@@ -23,18 +23,21 @@ class Every(Schedule):
         k: tokens between evictions (1: one in, one out). A block of known tokens fed at once counts with its length.
         after_prefill: whether the prompt itself is cut to the budget before decoding.
         score: the scorer while decoding; None for the policy's own.
+        grows: whether the selector may leave more than the budget, so that what is held can grow with the text.
     """
 
     decoding: ClassVar[bool] = True
     k: Number = 1
     after_prefill: bool = struct.field(pytree_node=False, default=True)
     score: Scorer | None = None
+    grows: bool = struct.field(pytree_node=False, default=False)
 
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
-        return (held > budget) & (steps // self.k > (steps - new) // self.k)[:, None]
+        time = (steps // self.k > (steps - new) // self.k)[:, None]
+        return time | jnp.zeros_like(held, bool) if self.grows else (held > budget) & time
 
     def headroom(self, new_tokens: int, block: int) -> int:
-        return min(int(self.k) - 1 + block, new_tokens)
+        return new_tokens if self.grows else min(int(self.k) - 1 + block, new_tokens)
 
 
 @struct.dataclass

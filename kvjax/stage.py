@@ -90,7 +90,7 @@ class Allocator(Stage):
 class Selector(Stage):
     """Scores and budgets → which slots stay."""
 
-    #: False where fewer slots than the budget may stay.
+    #: False where another number of slots than the budget may stay: fewer, or what is held grows (`Every(grows=True)`).
     exact: ClassVar[bool] = True
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:

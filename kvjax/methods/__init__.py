@@ -14,6 +14,7 @@ from kvjax.methods.heterocache import heterocache
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.knorm import knorm
 from kvjax.methods.kvzip import kvzip
+from kvjax.methods.lagkv import lagkv
 from kvjax.methods.local_window import local_window
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
@@ -24,28 +25,9 @@ from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
 
 __all__ = [
-    "ada_expected",
-    "adakv",
-    "cake",
-    "compresskv",
-    "d2o",
-    "duo_attention",
-    "expected_attention",
-    "full",
-    "h2o",
-    "hcattention",
-    "heterocache",
-    "keydiff",
-    "knorm",
-    "kvzip",
-    "local_window",
-    "pyramid_keydiff",
-    "pyramidkv",
-    "quest",
-    "random",
-    "snapkv",
-    "streaming_llm",
-    "tova",
+    "ada_expected", "adakv", "cake", "compresskv", "duo_attention", "expected_attention", "full", "hcattention", "heterocache",
+    "keydiff", "knorm", "kvzip", "lagkv", "local_window", "pyramid_keydiff", "pyramidkv", "quest", "random", "snapkv",
+    "streaming_llm", "tova",
 ]
 
 

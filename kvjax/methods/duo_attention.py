@@ -3,8 +3,8 @@
 *DuoAttention: Efficient Long-Context LLM Inference with Retrieval and Streaming Heads*, arXiv 2410.10819, sections 2.3 and 2.4.
 Stages: score Recency · allocate FullHeads(pattern) · select TopK(sinks, recent) · every step.
 Which heads are full is found offline: give the pattern, or `kvjax.allocate.full_heads(alpha, sparsity)` of learned alphas.
-Differs: a prompt is read whole, every head attending to all of it; the release can feed it in pieces, and a streaming head then sees
-a cut past. Without noise, ties at the threshold are all full.
+Differs: a prompt is read whole, every head attending to all of it; the release can feed it in pieces, and a streaming head then
+sees a cut past. Without noise, ties at the threshold are all full.
 """
 
 from typing import Any

@@ -5,6 +5,7 @@ from kvjax.score.drawn import Drawn
 from kvjax.score.expected import ExpectedAttention
 from kvjax.score.geometry import KeyDiff
 from kvjax.score.heads import AllMean, GroupMax, GroupMean
+from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
 from kvjax.score.mean_variance import MeanAndVariance
 from kvjax.score.norm import KeyNorm
@@ -16,6 +17,6 @@ from kvjax.score.window import WindowAttention
 
 __all__ = [
     "AccumulatedAttention", "AllMean", "AvgPool", "Drawn", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm",
-    "LastQuery", "MaxPool", "MeanAndVariance", "NoPool", "Recency", "Reconstruction", "RetrievalHeads", "VisibleMeanAttention",
-    "WindowAttention",
+    "LagSpread", "LastQuery", "MaxPool", "MeanAndVariance", "NoPool", "Recency", "Reconstruction", "RetrievalHeads",
+    "VisibleMeanAttention", "WindowAttention",
 ]  # fmt: skip

@@ -38,6 +38,12 @@ def _tova(p: dict) -> Pieces:
     return score.WindowAttention(1, pool=score.NoPool(), heads=score.AllMean()), select.TopK(recent=1)
 
 
+def _lag(p: dict) -> Pieces:
+    """Nothing is added to a range."""
+    scorer = score.LagSpread(sinks=p["n_sink"], lag=p["lag_size"], cross=p["cross_scoring"], eps=0.0)
+    return scorer, select.TopK()
+
+
 #: Press class → scorer and protection.
 SCORERS: dict[str, Callable[[dict], Pieces]] = {
     "KnormPress": lambda p: (score.KeyNorm(), select.TopK()),
@@ -48,6 +54,7 @@ SCORERS: dict[str, Callable[[dict], Pieces]] = {
     "ObservedAttentionPress": lambda p: (score.VisibleMeanAttention(), select.TopK()),
     "ExpectedAttentionPress": _expected,
     "KeyDiffPress": lambda p: (score.KeyDiff(), select.TopK()),
+    "LagKVPress": _lag,
 }
 
 #: Wrappers around a scorer.

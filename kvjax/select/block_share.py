@@ -1,0 +1,51 @@
+"""A share of every block of tokens, once the next block is complete (LagKV while decoding)."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from flax import struct
+from jax import lax
+from jaxtyping import Array, Bool, Int32
+
+from kvjax.score.lag import last_scored
+from kvjax.stage import Selector
+from kvjax.types import Mask, Number
+from kvjax.view import LayerView, Ranking
+
+
+@struct.dataclass
+class BlockShare(Selector):
+    """Of every complete block of `lag` tokens that a complete one follows, the int(share · lag) best stay, and all others.
+
+    What is held grows with the text, so the budget is not asked: use it with `Every(1, grows=True)`. A block that has been cut
+    holds no more than its share and stays as it is. Equal scores: the lower position stays. Slots are in position order.
+
+    Args:
+        sinks: first tokens, in no block.   lag: tokens of a block.   share: part of a block that is kept.
+
+    Source: LagKV, arXiv 2504.04704, algorithm 1.
+    """
+
+    exact: ClassVar[bool] = False
+    sinks: int = struct.field(pytree_node=False, default=16)
+    lag: int = struct.field(pytree_node=False, default=1024)
+    share: Number = 0.5
+
+    def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
+        del budget
+        return view.valid & ~last_scored(view.pos, view.length[:, None, None], sinks=self.sinks, lag=self.lag)
+
+    def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
+        del budget
+        most = jnp.floor(self.share * self.lag * (1 + 1e-6) + 1e-6)
+        rank = _rank((ranking.pos - self.sinks) // self.lag, ranking)
+        return ranking.valid & (ranking.protected | (rank < most))
+
+
+def _rank(block: Int32[Array, "l b h n"], ranking: Ranking) -> Int32[Array, "l b h n"]:
+    """How many slots of its own block go before a slot."""
+    block = jnp.where(ranking.valid, block, jnp.iinfo(jnp.int32).max)
+    order = jnp.lexsort((ranking.pos, -ranking.scores, block), axis=-1)
+    starts = jnp.pad(block[..., 1:] != block[..., :-1], ((0, 0),) * 3 + ((1, 0),), constant_values=True)
+    first = lax.cummax(jnp.where(starts, jnp.arange(block.shape[-1], dtype=jnp.int32), 0), axis=3)
+    return jnp.argsort(order, -1).astype(jnp.int32) - first
