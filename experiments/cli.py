@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from experiments.commands import ablate, bench, calibrate, generate, lm_eval, report, show, sweep
 from experiments.console import complain, out
+from experiments.interrupt import CODE, SAID
 from experiments.provenance import versions
 from models.numbers import one_line
 
@@ -54,13 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TyperException as error:
         return complain(getattr(error, "format_message", error.__str__)(), 2)
     except (typer.Abort, KeyboardInterrupt):
-        return complain("interrupted; rows already written are safe, the same command goes on from there", 130)
+        return complain(SAID, CODE)
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         return complain(str(error) or type(error).__name__, 2)
     except (MemoryError, JaxRuntimeError) as error:
         if not _is_memory(error):
             raise
         return complain(f"out of memory ({one_line(error)}): ask for a shorter context, fewer rows or a smaller model", 1)
+    if code == CODE:  # typer makes an interruption a code
+        return complain(SAID, CODE)
     return code if isinstance(code, int) else 0
 
 

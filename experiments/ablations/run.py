@@ -10,6 +10,7 @@ from experiments import sweep as engine
 from experiments.ablations import names
 from experiments.ablations.ablation import Ablation
 from experiments.ablations.compare import markdown
+from experiments.entry import command
 from experiments.files import write_atomically
 from experiments.policies import Named
 from experiments.row_checks import trace
@@ -70,6 +71,5 @@ def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *,
 
 def main(file: str) -> None:
     """`python -m experiments.ablations.NAME ...` is `kvjax ablate NAME ...`."""
-    from experiments.cli import main as command
-
-    sys.exit(command(["ablate", Path(file).stem, *sys.argv[1:]]))
+    sys.argv[1:1] = ["ablate", Path(file).stem]
+    command()
