@@ -13,18 +13,24 @@
 # Which tokens of a prompt survive, in which layers and heads, and whether the one that matters is among them.
 
 # %%
-import importlib.util
+import importlib
+import importlib.metadata
 import pathlib
 import subprocess
 import sys
 
-SOURCE = "/content/kvjax"  # on Colab: the folder you cloned or uploaded this repository to
+SOURCE = "kvjax"  # a clone of this repository, as seen from the working folder: on Colab /content/kvjax
 
-if importlib.util.find_spec("kvjax") is None:  # a fresh machine; where kvjax is there already, this cell does nothing
+# An installed kvjax has metadata; a folder of that name beside the notebook imports as an empty package and is none.
+if not any(importlib.metadata.distributions(name="kvjax")):  # where kvjax is installed already, this cell does nothing
+    source = pathlib.Path(SOURCE).resolve()
+    if not (source / "constraints.txt").is_file():
+        raise FileNotFoundError(f"{source} is no clone of kvjax: clone the repository there, or change SOURCE")
     tpu = any(pathlib.Path(chip).exists() for chip in ("/dev/accel0", "/dev/vfio/0"))
     extra = "[gpu]" if pathlib.Path("/dev/nvidiactl").exists() else "[tpu]" if tpu else ""
-    command = [sys.executable, "-m", "pip", "install", "-q", "-c", f"{SOURCE}/constraints.txt", f"{SOURCE}{extra}"]
+    command = [sys.executable, "-m", "pip", "install", "-q", "-c", f"{source}/constraints.txt", f"{source}{extra}"]
     subprocess.run(command, check=True)
+    importlib.invalidate_caches()
 
 # %%
 from pydoc_data.topics import topics

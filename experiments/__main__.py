@@ -1,8 +1,6 @@
 """`python -m experiments` is the `kvjax` command."""
 
-import sys
-
-from experiments.cli import main
+from experiments.entry import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -4,12 +4,17 @@ Exit codes: 0 done, 1 the command ran and found a failure, 2 bad input, 130 inte
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
+from jax.errors import JaxRuntimeError
 from typer.exceptions import TyperException
 
 from experiments.commands import ablate, bench, calibrate, generate, lm_eval, report, show, sweep
-from experiments.console import complain
+from experiments.console import complain, out
+from experiments.interrupt import CODE, SAID
+from experiments.provenance import versions
+from models.numbers import one_line
 
 app = typer.Typer(
     add_completion=False,
@@ -28,6 +33,21 @@ app.command("calibrate")(calibrate.calibrate)
 app.add_typer(bench.app, name="bench")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        out.print(f"kvjax {versions()['kvjax']}", markup=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Options of `kvjax` itself."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on `argv` (default: the process's arguments) and return the exit code."""
     try:
@@ -35,7 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TyperException as error:
         return complain(getattr(error, "format_message", error.__str__)(), 2)
     except (typer.Abort, KeyboardInterrupt):
-        return complain("interrupted; rows already written are safe, the same command goes on from there", 130)
+        return complain(SAID, CODE)
     except (ValueError, OSError, ImportError, FloatingPointError) as error:
         return complain(str(error) or type(error).__name__, 2)
+    except (MemoryError, JaxRuntimeError) as error:
+        if not _is_memory(error):
+            raise
+        return complain(f"out of memory ({one_line(error)}): ask for a shorter context, fewer rows or a smaller model", 1)
+    if code == CODE:  # typer makes an interruption a code
+        return complain(SAID, CODE)
     return code if isinstance(code, int) else 0
+
+
+def _is_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from experiments.files import write_atomically
+from models.numbers import one_line
 
 #: Results go to stdout; progress and complaints to stderr, so that a pipe sees results alone.
 out = Console(soft_wrap=True, highlight=False)
@@ -19,12 +20,13 @@ err = Console(stderr=True, highlight=False)
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file, for machines.")]
 ModelName = Annotated[str, typer.Option("--model", help="Hugging Face folder or id, a .gguf file, or smollm2-135m.")]
 Dtype = Annotated[Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="Weights, activations and cache.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of all that is drawn at random.")]
 TextFile = Annotated[Path | None, typer.Option("--text", help="Haystack text; default: essays fetched with pip.")]
 
 
 def complain(message: str, code: int) -> int:
     """Print a one-line reason on stderr and return the exit code."""
-    line = " ".join(str(message).split())
+    line = one_line(message, most=4000)
     err.print(f"[bold red]error:[/] {escape(line)}", soft_wrap=True)
     return code
 

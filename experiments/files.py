@@ -1,8 +1,27 @@
-"""Writing a file so that a reader, a crash or a full disk never sees half of it."""
+"""Reading with an end, and writing so that a reader, a crash or a full disk never sees half of a file."""
 
 import os
 import tempfile
 from pathlib import Path
+
+#: Bytes taken from a pipe or a device, which may never end.
+MOST_STREAMED = 2**26
+
+
+def read(path: str | Path) -> bytes:
+    """All bytes of a file; of a pipe or a device as many as any text has.
+
+    Raises:
+        OSError: it cannot be read, or a pipe or a device gives more than 64 MiB.
+    """
+    path = Path(path)
+    if path.is_file():
+        return path.read_bytes()
+    with open(path, "rb") as stream:
+        data = stream.read(MOST_STREAMED + 1)
+    if len(data) > MOST_STREAMED:
+        raise OSError(f"{path} is no regular file and gives more than {MOST_STREAMED} bytes: give a regular file")
+    return data
 
 
 def write_atomically(path: str | Path, data: bytes) -> Path:

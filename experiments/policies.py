@@ -5,14 +5,16 @@
 A budget is a whole number of slots per KV head (`256`) or, with a decimal point, the share of the prompt kept (`0.5`).
 """
 
-import ast
 import inspect
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import kvjax
+from experiments.policy_values import nameable, value_of
+from models.numbers import MOST, short
 
 Budget = int | float
 
@@ -37,40 +39,55 @@ def parse_budget(text: str) -> Budget:
     except ValueError:
         value = _share(text)
     if value <= 0:
-        raise ValueError(f"budget {text!r} must be positive: slots per KV head (256) or the share kept (0.5)")
+        raise ValueError(f"budget {short(text)} must be positive: slots per KV head (256) or the share kept (0.5)")
+    if value > MOST:
+        raise ValueError(f"budget {short(text)} is more slots per KV head than any cache has: at most {MOST}")
     return value
 
 
-def parse_policy(spec: str, budget: Budget) -> Named:
+def policy_of(spec: str, budget: str | None) -> Named:
+    """The policy of a command that takes one: `--policy` and `--budget` as they were typed, None where it was not given.
+
+    Raises:
+        ValueError: as `parse_budget` and `parse_policy`.
+    """
+    return parse_policy(spec, None if budget is None else parse_budget(budget))
+
+
+def parse_policy(spec: str, budget: Budget | None) -> Named:
     """`NAME[:key=value,...]` and a budget -> the policy `kvjax.methods.NAME(budget=budget, key=value, ...)`.
 
     A method without a budget (`full`) is built without one and reported as keeping everything.
 
     Raises:
-        ValueError: unknown name, unknown or malformed parameter, or a value the method refuses.
+        ValueError: unknown name, unknown or malformed parameter, a value the method refuses, or no budget where it takes one.
     """
     name, _, rest = spec.strip().partition(":")
-    method = _method(name)
-    known = inspect.signature(method).parameters
-    given = _arguments(name, rest, [key for key in known if key != "budget"])
+    known = inspect.signature(_method(name)).parameters
+    given = _arguments(name, rest, {key: known[key] for key in known if key != "budget"})
     if "budget" in known:
-        given["budget"] = budget
+        given["budget"] = _asked(name, budget)
     try:
-        policy = method(**given)
+        policy = _method(name)(**given)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"policy {spec!r}: {error}") from error
+        raise ValueError(f"policy {short(spec)}: {error}") from error
     return Named(spec.strip(), given.get("budget", 1.0), policy)
 
 
 def split_specs(text: str) -> list[str]:
     """Split `a,b:x=1,y=2,c` into policies: a part with `=` but no `:` belongs to the policy before it."""
     specs: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in _parts(text):
         if "=" in part and ":" not in part and specs:
             specs[-1] += "," + part
         else:
             specs.append(part)
     return specs
+
+
+def _parts(text: str) -> list[str]:
+    """What commas part, but for those inside parentheses."""
+    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
 
 
 def _share(text: str) -> float:
@@ -79,30 +96,32 @@ def _share(text: str) -> float:
     except ValueError:
         value = math.nan
     if math.isnan(value) or value > 1:
-        raise ValueError(f"budget {text!r} is neither a whole number of slots (256) nor a share kept in (0, 1] (0.5)")
+        raise ValueError(f"budget {short(text)} is neither a whole number of slots (256) nor a share kept in (0, 1] (0.5)")
     return value
+
+
+def _asked(name: str, budget: Budget | None) -> Budget:
+    if budget is None:
+        raise ValueError(f"policy {name!r} needs a --budget: slots per KV head (256) or the share of the prompt kept (0.5)")
+    return budget
 
 
 def _method(name: str) -> Callable[..., Any]:
     names = kvjax.methods.names()
     if name not in names:
-        raise ValueError(f"unknown policy {name!r}; known: {', '.join(names)}")
+        raise ValueError(f"unknown policy {short(name)}; known: {', '.join(names)}")
     return getattr(kvjax.methods, name)
 
 
-def _arguments(name: str, text: str, known: list[str]) -> dict[str, Any]:
+def _arguments(name: str, text: str, known: dict[str, inspect.Parameter]) -> dict[str, Any]:
     given: dict[str, Any] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in _parts(text):
         key, equals, value = part.partition("=")
         if not equals or key not in known or key in given:
-            takes = ", ".join(known) or "no parameters"
-            raise ValueError(f"policy {name!r}: {part!r} is not one key=value of its parameters; it takes: {takes}")
-        given[key] = _literal(value)
+            takes = ", ".join(filter(lambda key: nameable(known[key]), known)) or "no parameters"
+            raise ValueError(f"policy {name!r}: {short(part)} is not one key=value of its parameters; it takes: {takes}")
+        try:
+            given[key] = value_of(known[key], value)
+        except ValueError as error:
+            raise ValueError(f"policy {name!r}: {error}") from error
     return given
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text

@@ -12,6 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments import files
+from experiments.row_checks import Check, result
+from models.numbers import one_line
+
 #: What tells one cell of one prompt from another.
 KEY = ("task", "mode", "length", "prompt", "policy_repr", "budget", "seed")
 #: What all rows of a file must share, so that a report never averages unlike things.
@@ -31,13 +35,14 @@ class Found:
     Args:
         path: the JSONL file.
         identity: the values of IDENTITY for this run.
+        check: what its rows must be (`experiments.row_checks`).
 
     Raises:
         ValueError: the file holds rows of another identity, of two versions of a data set, or a line that is no row.
     """
 
-    def __init__(self, path: str | Path, identity: Row) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, identity: Row, check: Check = result) -> None:
+        self.path, self._check = Path(path), check
         self._identity = {name: identity[name] for name in IDENTITY}
         self._data: dict[str, str] = {}
         self._keys = {self._checked(row) for row in self._rows()}
@@ -64,7 +69,7 @@ class Found:
             self._data[task] = data
 
     def _rows(self) -> list[Row]:
-        return read(self.path) if self.path.is_file() else []
+        return read(self.path, self._check) if self.path.is_file() else []
 
     def _checked(self, row: Row) -> tuple:
         """The row's cell, once it is seen to belong here."""
@@ -83,13 +88,14 @@ class RowFile(Found):
     Args:
         path: the JSONL file, made with its folders if absent.
         identity: the values of IDENTITY for this run.
+        check: what its rows must be.
 
     Raises:
         ValueError: as `Found`.
         OSError: it cannot be opened, or another sweep is writing it.
     """
 
-    def __init__(self, path: str | Path, identity: Row) -> None:
+    def __init__(self, path: str | Path, identity: Row, check: Check = result) -> None:
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +104,7 @@ class RowFile(Found):
         self._file = open(path, "ab+", buffering=0)
         try:
             self._lock(path)
-            super().__init__(path, identity)
+            super().__init__(path, identity, check)
         except BaseException:
             self._file.close()
             raise
@@ -132,6 +138,8 @@ class RowFile(Found):
         self._keys.add(cell)
 
     def _lock(self, path: Path) -> None:
+        if not path.is_file():  # rows and traces may both go to one device or pipe
+            return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -146,32 +154,33 @@ class RowFile(Found):
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             self._cut(len(whole))
-        return parse(whole, self.path)
+        return parse(whole, self.path, self._check)
 
     def _cut(self, size: int) -> None:
         if self.path.is_file():
             os.ftruncate(self._file.fileno(), size)
 
 
-def read(path: str | Path) -> list[Row]:
+def read(path: str | Path, check: Check = result) -> list[Row]:
     """The rows of a result file; a torn last line, as a killed run leaves, is passed over.
 
     Raises:
         OSError: it cannot be read. ValueError: a line before the last is no row.
     """
-    data = Path(path).read_bytes()
-    return parse(data[: data.rfind(b"\n") + 1], path)
+    data = files.read(path)
+    return parse(data[: data.rfind(b"\n") + 1], path, check)
 
 
-def parse(data: bytes, path: str | Path) -> list[Row]:
-    """Whole lines of JSON -> rows, each with every field of KEY."""
+def parse(data: bytes, path: str | Path, check: Check = result) -> list[Row]:
+    """Whole lines of JSON -> rows, each of which `check` has passed."""
     rows = []
     for number, line in enumerate(data.splitlines(), 1):
         try:
             row = json.loads(line)
-            key(row)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} line {number} is not a result row of `kvjax sweep`") from error
+            check(row)
+        except (ValueError, RecursionError) as error:
+            what = f"{path} line {number} is not a {check.__name__} row of kvjax ({one_line(error)})"
+            raise ValueError(f"{what}: remove the line, or choose another file") from error
         rows.append(row)
     return rows
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from models.numbers import number, short, whole
 from models.rope import Rope
 from models.rope_config import resolve
 
@@ -73,17 +74,25 @@ class Fields:
     def size(self, name: str, default: int | None = None) -> int:
         """Return a positive int; where there is none, note it and return 1, so that reading goes on to the end."""
         value = self.get(name)
-        value = default if value is None else value
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-        self.problems.append(f"{name}: expected a positive integer, got {value!r}")
-        return 1
+        try:
+            return whole(name, default if value is None else value)
+        except ValueError as error:
+            self.problems.append(str(error))
+            return 1
+
+    def flag(self, name: str) -> bool:
+        """Return a true or false, false where it is absent or null; where it is another value, note it and return false."""
+        value = self.get(name)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        self.problems.append(f"{name}: expected true or false, got {short(value)}")
+        return False
 
     def expect(self, name: str, only: Any) -> None:
         """Note a problem unless the field is absent, null or equal to the one value that is supported."""
         value = self.get(name)
         if value is not None and value != only:
-            self.problems.append(f"{name} = {value!r} is not supported; only {only!r} is")
+            self.problems.append(f"{name} = {short(value)} is not supported; only {only!r} is")
 
     def base(self, *, head_dim: int | None = None) -> DecoderConfig:
         """Return the part that all families share; `head_dim` is the default where the file names none."""
@@ -108,41 +117,43 @@ class Fields:
             rope=rope,
             windows=(None,) * layers,
             eps=self._number("rms_norm_eps", 1e-6),
-            tied=bool(self.get("tie_word_embeddings", False)),
+            tied=self.flag("tie_word_embeddings"),
             max_positions=positions,
         )
 
     def _number(self, name: str, default: float) -> float:
-        value = self.get(name, default)
-        if isinstance(value, int | float):
-            return float(value)
-        self.problems.append(f"{name}: expected a number, got {value!r}")
-        return default
+        try:
+            return number(name, self.get(name, default), most=1.0)
+        except ValueError as error:
+            self.problems.append(str(error))
+            return default
 
     def _rope(self, dim: int, positions: int) -> tuple[Rope, int]:
         """Read both spellings; where a file has both they must say the same."""
         outer = {name: self.get(name) for name in ("rope_theta", "partial_rotary_factor")}
-        spellings = [self.get(name) for name in ("rope_parameters", "rope_scaling")]
-        thetas = {s["rope_theta"] for s in (outer, spellings[0] or {}) if s.get("rope_theta") is not None}
         try:
+            spellings = [self._object(name) for name in ("rope_parameters", "rope_scaling")]
             ropes = [resolve({**outer, **given}, dim, positions) for given in spellings if given]
-            if len(thetas) > 1 or len(set(ropes)) > 1:
+            ropes = ropes or [resolve(outer, dim, positions)]
+            thetas = [s["rope_theta"] for s in (outer, spellings[0]) if s.get("rope_theta") is not None]
+            if any(theta != thetas[0] for theta in thetas) or len(set(ropes)) > 1:
                 raise ValueError("rope_parameters disagrees with rope_theta or rope_scaling; keep one of the two")
-            return ropes[0] if ropes else resolve(outer, dim, positions)
+            return ropes[0]
         except ValueError as error:
             self.problems.append(str(error))
             return resolve({}, dim, positions)
 
+    def _object(self, name: str) -> dict[str, Any]:
+        value = self.get(name)
+        if value is None or isinstance(value, dict):
+            return value or {}
+        raise ValueError(f"{name}: expected an object or null, got {short(value)}")
+
     def finish(self, config: DecoderConfig) -> DecoderConfig:
         """Return `config`, or raise one ValueError with every problem and every field that nothing has read."""
         unread = [n for n, value in self._hf.items() if n not in self._read | IRRELEVANT and value is not None]
-        problems = self.problems + [f"{n} = {_short(self._hf[n])} is not a field this library honours" for n in unread]
+        problems = self.problems + [f"{short(n)} = {short(self._hf[n])} is not a field this library honours" for n in unread]
         if problems:
             advice = "Remove a field from config.json only if you are sure that it does not change the model's outputs."
-            raise ValueError("this config.json cannot be honoured:\n  " + "\n  ".join(problems) + f"\n{advice}")
+            raise ValueError(f"this config.json cannot be honoured: {'; '.join(problems)}. {advice}")
         return config
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

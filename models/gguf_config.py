@@ -4,6 +4,7 @@ from types import ModuleType
 from typing import Any
 
 from models import llama, mistral, qwen2, qwen3
+from models.numbers import one_line, short
 
 #: Families by the architecture a file names. Mistral models are mostly written as "llama".
 FAMILIES: dict[str, ModuleType] = {"llama": llama, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3}
@@ -35,8 +36,8 @@ _CHECKED = {"attention.value_length", "rope.dimension_count", "vocab_size"}
 def family_of(meta: dict[str, Any]) -> ModuleType:
     """Return the family of a file's metadata. Raises ValueError naming those supported."""
     arch = meta.get("general.architecture")
-    if arch not in FAMILIES:
-        raise ValueError(f"GGUF architecture {arch!r} is not supported; supported are {', '.join(FAMILIES)}")
+    if not isinstance(arch, str) or arch not in FAMILIES:
+        raise ValueError(f"GGUF architecture {short(arch)} is not supported; supported are {', '.join(FAMILIES)}")
     # a llama with a sliding window is a Mistral 7B v0.1
     return mistral if arch == "llama" and meta.get("llama.attention.sliding_window") else FAMILIES[arch]
 
@@ -53,11 +54,11 @@ def hf_config(meta: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dict[
         ValueError: metadata of the architecture that is not honoured.
     """
     own = _own(meta)
-    hf: dict[str, Any] = {new: _short(own[old]) for old, new in _FIELDS.items() if old in own}
-    scaling = {new: _short(own[old]) for old, new in _SCALING.items() if old in own}
+    hf: dict[str, Any] = {new: _rounded(own[old]) for old, new in _FIELDS.items() if old in own}
+    scaling = {new: _rounded(own[old]) for old, new in _SCALING.items() if old in own}
     hf["rope_scaling"] = scaling if scaling.get("rope_type", "none") != "none" else None
     hf["tie_word_embeddings"] = "lm_head.weight" not in shapes
-    hf["vocab_size"] = shapes.get("model.embed_tokens.weight", (None,))[0]
+    hf["vocab_size"] = next(iter(shapes.get("model.embed_tokens.weight", ())), None)
     family = family_of(meta)
     hf["architectures"] = [family.ARCHITECTURE]
     hf["model_type"] = family.ARCHITECTURE.removesuffix("ForCausalLM").lower()
@@ -76,17 +77,20 @@ def _own(meta: dict[str, Any]) -> dict[str, Any]:
     prefix = meta["general.architecture"] + "."
     own = {name.removeprefix(prefix): value for name, value in meta.items() if name.startswith(prefix)}
     if unknown := sorted(own.keys() - _FIELDS.keys() - _SCALING.keys() - _CHECKED):
-        raise ValueError(f"GGUF metadata that is not honoured: {', '.join(prefix + name for name in unknown)}")
+        raise ValueError(f"GGUF metadata that is not honoured: {one_line(', '.join(prefix + name for name in unknown))}")
     return own
 
 
 def _check_heads(own: dict[str, Any], hf: dict[str, Any]) -> None:
-    dim = hf.setdefault("head_dim", hf["hidden_size"] // hf["num_attention_heads"])
+    width, heads = hf.get("hidden_size"), hf.get("num_attention_heads")
+    if "head_dim" not in hf and isinstance(width, int) and isinstance(heads, int) and heads > 0:
+        hf["head_dim"] = width // heads
+    dim = hf.get("head_dim")  # where it is not told here either, the family says what is missing
     for name in ("attention.value_length", "rope.dimension_count"):
         if own.get(name, dim) != dim:
-            raise ValueError(f"GGUF metadata {name} = {own[name]} must equal the head dimension {dim}")
+            raise ValueError(f"GGUF metadata {name} = {short(own[name])} must equal the head dimension {dim}")
 
 
-def _short(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     # floats are stored as float32: 9.99999974e-06 was written as 1e-05
     return float(f"{value:.7g}") if isinstance(value, float) else value

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from models.numbers import one_line, short
 from models.tokenizer import transformers
 
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -21,12 +22,21 @@ def build(meta: dict[str, Any]) -> Any:
         ValueError: another kind; a tokenizer that is nearly right would be worse than none.
     """
     kind, pre = meta["tokenizer.ggml.model"], meta.get("tokenizer.ggml.pre")
-    if kind != "gpt2" or pre not in _CUTS:
+    if kind != "gpt2" or not isinstance(pre, str) or pre not in _CUTS:
         known = ", ".join(_CUTS)
         raise ValueError(
-            f"the tokenizer in this GGUF (model {kind!r}, pre {pre!r}) cannot be rebuilt exactly; known are model "
+            f"the tokenizer in this GGUF (model {short(kind)}, pre {short(pre)}) cannot be rebuilt exactly; known are model "
             f"'gpt2' with pre {known}. Pass models.load(..., tokenizer=FOLDER) with the model's Hugging Face folder"
         )
+    try:
+        return _build(meta)
+    except Exception as error:  # of damaged lists tokenizers and transformers raise whatever they meet
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        advice = "download it again, or pass models.load(..., tokenizer=FOLDER)"
+        raise ValueError(f"the tokenizer in this GGUF is damaged ({reason}); {advice}") from error
+
+
+def _build(meta: dict[str, Any]) -> Any:
     names = {
         f"{ours}_token": meta["tokenizer.ggml.tokens"][meta[f"tokenizer.ggml.{theirs}_token_id"]]
         for ours, theirs in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))

@@ -11,8 +11,10 @@ from models import weights
 from models.config import DecoderConfig
 from models.decoder import Decoder
 from models.families import family_of
+from models.files import read_json
 from models.gguf_file import GGUFFile
-from models.safetensors_folder import SafetensorsFolder, read_json
+from models.header_sizes import check_sizes
+from models.safetensors_folder import SafetensorsFolder
 from models.source import resolve
 from models.tokenizer import Chat, Tokenizer, from_folder, generation_config, stop_ids_of
 
@@ -104,17 +106,19 @@ def _given(folder: str | Path | None) -> Tokenizer | None:
 
 def _from_folder(folder: Path, dtype: str, given: Tokenizer | None) -> LanguageModel:
     hf = read_json(folder / "config.json")
-    family = family_of(hf)
+    family, tensors = family_of(hf), SafetensorsFolder(folder)
+    check_sizes(hf, tensors)
     decoder = Decoder(family.config(hf))
-    params = weights.assemble(decoder, family.NAMES, SafetensorsFolder(folder), dtype)
     configs = (generation_config(folder), hf)
     eos = stop_ids_of(*configs)
+    params = weights.assemble(decoder, family.NAMES, tensors, dtype)
     found = Tokenizer(given.inner, eos) if given else from_folder(folder, *configs)
     return LanguageModel(params, decoder, found, origin=str(folder), eos=eos)
 
 
 def _from_gguf(path: Path, dtype: str, given: Tokenizer | None) -> LanguageModel:
     file = GGUFFile(path)
+    check_sizes(file.hf, file)
     decoder = Decoder(file.config())
     found = Tokenizer(given.inner, file.eos) if given else file.tokenizer()
     params = weights.assemble(decoder, file.family.NAMES, file, dtype)

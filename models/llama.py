@@ -42,5 +42,5 @@ def config(hf: dict[str, Any]) -> DecoderConfig:
     fields = Fields(hf)
     for name, only in (("mlp_bias", False), ("pretraining_tp", 1), ("rope_interleaved", False)):
         fields.expect(name, only)
-    bias = bool(fields.get("attention_bias", False))
+    bias = fields.flag("attention_bias")
     return fields.finish(replace(fields.base(), qkv_bias=bias, out_bias=bias))

@@ -10,6 +10,7 @@ from typing import Any
 
 from models import llama
 from models.config import DecoderConfig, Fields
+from models.numbers import short, whole
 
 ARCHITECTURE = "Qwen2ForCausalLM"
 NAMES = llama.NAMES
@@ -25,16 +26,30 @@ def config(hf: dict[str, Any]) -> DecoderConfig:
 
 def windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
     """Return the sliding window of each layer, None for full attention, as Qwen2 and Qwen3 spell it."""
-    window, first = fields.get("sliding_window", 4096), fields.get("max_window_layers", 28)
-    if not fields.get("use_sliding_window", False):
+    window, first = _window(fields), _first(fields)
+    if not fields.flag("use_sliding_window"):
         window, first = None, layers
     implied = ["sliding_attention" if layer >= first and window else "full_attention" for layer in range(layers)]
     kinds = fields.get("layer_types") or implied
-    wrong = len(kinds) != layers or set(kinds) - {"sliding_attention", "full_attention"}
+    known = ("sliding_attention", "full_attention")
+    wrong = not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds)
     if wrong or (window is None and "sliding_attention" in kinds):
         fields.problems.append(
             f"layer_types must name {layers} layers, each full_attention, or sliding_attention where "
-            f"use_sliding_window is true and sliding_window is set; got {kinds!r}"
+            f"use_sliding_window is true and sliding_window is set; got {short(kinds)}"
         )
         return (None,) * layers
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def _window(fields: Fields) -> int | None:
+    window = fields.get("sliding_window", 4096)
+    return None if window is None else fields.size("sliding_window", window)
+
+
+def _first(fields: Fields) -> int:
+    try:
+        return whole("max_window_layers", fields.get("max_window_layers", 28), least=0)
+    except ValueError as error:
+        fields.problems.append(str(error))
+        return 0

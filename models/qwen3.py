@@ -23,6 +23,6 @@ def config(hf: dict[str, Any]) -> DecoderConfig:
     """Return the decoder of a Qwen3 config.json. Raises ValueError with all that cannot be honoured."""
     fields = Fields(hf)
     base = fields.base(head_dim=128)
-    bias = bool(fields.get("attention_bias", False))
+    bias = fields.flag("attention_bias")
     windows = qwen2.windows(fields, base.layers)
     return fields.finish(replace(base, qkv_bias=bias, out_bias=bias, qk_norm=True, windows=windows))

@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from models import rope
+from models.numbers import number, short, whole
 from models.rope import Rope
 
 _COMMON = {"rope_type", "type", "rope_theta"}
 _LLAMA3 = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
 _YARN = {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale"}
 _YARN |= {"mscale_all_dim", "truncate", "finetuned"}
+#: Far beyond any that was trained; float32 bears them.
+_LARGEST_BASE, _LARGEST_FACTOR = 1e12, 1e6
 
 
 def resolve(parameters: dict[str, Any], dim: int, max_positions: int) -> tuple[Rope, int]:
@@ -22,17 +25,17 @@ def resolve(parameters: dict[str, Any], dim: int, max_positions: int) -> tuple[R
             YaRN lengthen it by their factor, since most such files keep the length before scaling there.
 
     Raises:
-        ValueError: a kind or a field that is not supported, or a field that is missing.
+        ValueError: a kind or a field that is not supported, a field that is missing, or a number that is none or out of range.
     """
     given = {name: value for name, value in parameters.items() if value is not None}
     kind = given.get("rope_type", given.get("type", "default"))
-    if kind not in _KINDS:
-        raise ValueError(f"rope type {kind!r} is not supported; supported are {', '.join(_KINDS)}")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(f"rope type {short(kind)} is not supported; supported are {', '.join(_KINDS)}")
     allowed, build = _KINDS[kind]
     if given.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(f"partial_rotary_factor {given['partial_rotary_factor']} is not supported; only 1.0 is")
+        raise ValueError(f"partial_rotary_factor {short(given['partial_rotary_factor'])} is not supported; only 1.0 is")
     if unknown := sorted(given.keys() - allowed - _COMMON - {"partial_rotary_factor"}):
-        raise ValueError(f"rope type {kind!r} has fields that are not honoured: {', '.join(unknown)}")
+        raise ValueError(f"rope type {kind!r} has fields that are not honoured: {', '.join(map(short, unknown))}")
     try:
         return build(given, dim, max_positions)
     except KeyError as error:
@@ -40,7 +43,16 @@ def resolve(parameters: dict[str, Any], dim: int, max_positions: int) -> tuple[R
 
 
 def _theta(given: dict[str, Any]) -> float:
-    return float(given.get("rope_theta", 10000.0))
+    return number("rope_theta", given.get("rope_theta", 10000.0), least=1.0, most=_LARGEST_BASE)
+
+
+def _factor(name: str, value: Any) -> float:
+    return number(name, value, most=_LARGEST_FACTOR)
+
+
+def _original(given: dict[str, Any], positions: int) -> int:
+    name = "original_max_position_embeddings"
+    return whole(name, given.get(name, positions))
 
 
 def _plain(given: dict[str, Any], dim: int, positions: int) -> tuple[Rope, int]:
@@ -48,36 +60,47 @@ def _plain(given: dict[str, Any], dim: int, positions: int) -> tuple[Rope, int]:
 
 
 def _linear(given: dict[str, Any], dim: int, positions: int) -> tuple[Rope, int]:
-    factor = float(given["factor"])
-    return rope.linear(_theta(given), dim, factor=factor), int(positions * factor)
+    factor = _factor("factor", given["factor"])
+    return rope.linear(_theta(given), dim, factor=factor), max(1, int(positions * factor))
 
 
 def _llama3(given: dict[str, Any], dim: int, positions: int) -> tuple[Rope, int]:
-    original = given.get("original_max_position_embeddings", positions)
-    low, high = float(given["low_freq_factor"]), float(given["high_freq_factor"])
+    factor, low, high = (_factor(name, given[name]) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     if low >= high:
         raise ValueError(f"rope type 'llama3' needs low_freq_factor < high_freq_factor, got {low} and {high}")
-    built = rope.llama3(_theta(given), dim, factor=float(given["factor"]), low=low, high=high, original=original)
+    built = rope.llama3(_theta(given), dim, factor=factor, low=low, high=high, original=_original(given, positions))
     return built, positions
 
 
 def _yarn(given: dict[str, Any], dim: int, positions: int) -> tuple[Rope, int]:
-    original = given.get("original_max_position_embeddings", positions)
-    factor = float(given.get("factor", positions / original))
-    scale = given.get("attention_factor")
-    if scale is None:
-        scale = rope.yarn_scale(factor, given.get("mscale"), given.get("mscale_all_dim"))
+    original = _original(given, positions)
+    factor = _factor("factor", given.get("factor", positions / original))
+    truncate = given.get("truncate", True)
+    if not isinstance(truncate, bool):
+        raise ValueError(f"truncate: expected true or false, got {short(truncate)}")
     built = rope.yarn(
         _theta(given),
         dim,
         factor=factor,
         original=original,
-        fast=float(given.get("beta_fast") or 32),
-        slow=float(given.get("beta_slow") or 1),
-        scale=float(scale),
-        truncate=given.get("truncate", True),
+        fast=_factor("beta_fast", given.get("beta_fast") or 32),
+        slow=_factor("beta_slow", given.get("beta_slow") or 1),
+        scale=_scale(given, factor),
+        truncate=truncate,
     )
     return built, max(positions, int(original * factor))
+
+
+def _scale(given: dict[str, Any], factor: float) -> float:
+    """YaRN's attention factor: as given, else of `factor` and the two m's."""
+    if "attention_factor" in given:
+        return _factor("attention_factor", given["attention_factor"])
+    return rope.yarn_scale(factor, _m(given, "mscale"), _m(given, "mscale_all_dim"))
+
+
+def _m(given: dict[str, Any], name: str) -> float | None:
+    value = given.get(name, 0)
+    return None if value == 0 else _factor(name, value)
 
 
 _KINDS: dict[str, tuple[set[str], Callable[[dict[str, Any], int, int], tuple[Rope, int]]]] = {

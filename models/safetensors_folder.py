@@ -1,11 +1,18 @@
 """A Hugging Face folder: config.json and safetensors, in one file or in shards with an index."""
 
-import json
+import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
+
+from models.files import read_json, regular
+from models.numbers import one_line
+
+#: A shard's name as an index may give it: below its folder, nowhere else.
+_SHARD = re.compile(r"(?:\w[\w.-]*/)*\w[\w.-]*\.safetensors", re.ASCII)
+#: A file whose dtype NumPy does not have fails with AttributeError or TypeError, not with an error of its own.
+_UNREADABLE = (SafetensorError, OSError, ValueError, AttributeError, TypeError, OverflowError, MemoryError)
 
 
 class SafetensorsFolder:
@@ -13,7 +20,8 @@ class SafetensorsFolder:
 
     Raises:
         FileNotFoundError: no safetensors, or a shard that the index names is not there.
-        ValueError: a file that is cut short or damaged, by name.
+        OSError: a file that is no regular file.
+        ValueError: a file that is cut short or damaged, by name; an index that names no files of its folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -23,7 +31,7 @@ class SafetensorsFolder:
         for path in _files(folder):
             for name, shape in _header(path).items():
                 if name in self._file:
-                    raise ValueError(f"{name} is in both {self._file[name]} and {path}; remove one of the files")
+                    raise ValueError(f"{name!r} is in both {self._file[name]} and {path}; remove one of the files")
                 self._file[name], self.shapes[name] = path, shape
 
     def read(self, name: str) -> np.ndarray:
@@ -31,41 +39,42 @@ class SafetensorsFolder:
         try:
             with safe_open(self._file[name], framework="numpy") as file:
                 return file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
+        except _UNREADABLE as error:
             raise ValueError(_damaged(self._file[name], error)) from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file. Raises FileNotFoundError, or ValueError naming the file where it is no JSON."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; a model folder holds config.json and *.safetensors")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from error
-
-
 def _files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
+    index = regular(folder / "model.safetensors.index.json")
     if index.is_file():
-        files = sorted({folder / name for name in read_json(index)["weight_map"].values()})
+        files = [regular(folder / name) for name in _shards(index)]
         if absent := [path.name for path in files if not path.is_file()]:
             raise FileNotFoundError(f"{folder} lacks {', '.join(absent)}, which {index.name} names; download them")
         return files
-    whole = folder / "model.safetensors"
-    files = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
+    whole = regular(folder / "model.safetensors")
+    files = [whole] if whole.is_file() else sorted(map(regular, folder.glob("*.safetensors")))
     if not files:
         raise FileNotFoundError(f"{folder} has no *.safetensors; convert other formats to safetensors first")
     return files
+
+
+def _shards(index: Path) -> list[str]:
+    """The files that an index names, each once."""
+    where = read_json(index).get("weight_map")
+    if not isinstance(where, dict) or not where:
+        raise ValueError(f'{index}: expected {{"weight_map": {{TENSOR: FILE, ...}}}}, got {where!r:.60}; download it again')
+    strange = [name for name in where.values() if not isinstance(name, str) or not _SHARD.fullmatch(name)]
+    if strange:
+        raise ValueError(f"{index}: expected names of *.safetensors below its folder, got {strange[0]!r:.60}; download it again")
+    return sorted(set(where.values()))
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
-    except (SafetensorError, OSError) as error:
+    except _UNREADABLE as error:
         raise ValueError(_damaged(path, error)) from error
 
 
 def _damaged(path: Path, error: Exception) -> str:
-    return f"{path} is cut short, damaged or no safetensors file ({error}); download it again"
+    return f"{path} is cut short, damaged or no safetensors file ({one_line(error)}); download it again"

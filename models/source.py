@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from models import smollm2
+from models.numbers import one_line
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _PATTERNS = ("*.json", "*.safetensors", "tokenizer*", "merges.txt", "*.jinja")
@@ -20,7 +21,7 @@ def resolve(where: str | Path) -> Path:
     """
     if str(where) == smollm2.NAME:
         return smollm2.folder(from_hub)
-    path = Path(where).expanduser()
+    path = _expanded(where)
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path
     if path.is_file():
@@ -55,8 +56,16 @@ def from_hub(name: str, patience: float = 5.0) -> Path:
         )
         return Path(found)
     except Exception as error:
-        reason = str(reached or error).splitlines()[0]
+        reason = one_line(reached or error)
         raise FileNotFoundError(
             f"no folder {name!r} here, and no model of that id to be had: {type(reached or error).__name__}: {reason}. "
             "Check the name and the network, or download the model and give its folder"
         ) from error
+
+
+def _expanded(where: str | Path) -> Path:
+    """`where` with ~ and ~USER put in full."""
+    try:
+        return Path(where).expanduser()
+    except RuntimeError as error:  # no such user
+        raise FileNotFoundError(f"no folder or file {str(where)!r}: there is no home folder of that name") from error

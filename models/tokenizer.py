@@ -1,14 +1,18 @@
 """Text to ids and back, through transformers (no torch; imported when first needed, since that takes a second)."""
 
-import json
 import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from models.files import read_json, regular
+from models.numbers import one_line, whole
+
 Chat = list[dict[str, str]]
 
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+#: What transformers reads with them, where it is there.
+_BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template.jinja")
 
 
 class Tokenizer:
@@ -26,11 +30,13 @@ class Tokenizer:
     def encode(self, text: str | Chat) -> list[int]:
         """Return ids: of a string with the tokenizer's own rule for special tokens, of a chat through its template.
 
-        A chat ends with the template's opening of the assistant's turn. Raises ValueError where there is no template
-        or the chat is not a list of {"role", "content"}.
+        A chat ends with the template's opening of the assistant's turn.
+
+        Raises:
+            ValueError: no chat template, or one that fails; no list of {"role", "content"}; text that is no Unicode.
         """
         if isinstance(text, str):
-            return list(self.inner(text).input_ids)
+            return list(self.inner(_unicode(text)).input_ids)
         if not all(isinstance(turn, dict) and "role" in turn and "content" in turn for turn in text):
             raise ValueError(f'expected a string or a chat [{{"role": ..., "content": ...}}, ...], got {text!r}')
         if not text:
@@ -38,8 +44,13 @@ class Tokenizer:
         if self.inner.chat_template is None:
             raise ValueError("this tokenizer has no chat template; pass a string, or load an instruct model")
         # the template writes the special tokens itself: encoding with them would double the first
-        written = self.inner.apply_chat_template(text, add_generation_prompt=True, tokenize=False)
-        return list(self.inner(written, add_special_tokens=False).input_ids)
+        return list(self.inner(_unicode(self._written(text)), add_special_tokens=False).input_ids)
+
+    def _written(self, chat: Chat) -> str:
+        try:
+            return self.inner.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        except Exception as error:  # a template is a program: it may fail in any way, or refuse the chat
+            raise ValueError(f"the tokenizer's chat template cannot write this chat ({_reason(error)}); pass a string") from error
 
     def decode(self, ids: Any) -> str:
         """Return the text of ids, special tokens included."""
@@ -48,12 +59,37 @@ class Tokenizer:
 
 def from_folder(folder: Path, *configs: dict[str, Any]) -> Tokenizer | None:
     """Return the tokenizer of a folder, None where it holds none; `configs` are searched for eos_token_id."""
-    if not any((folder / name).is_file() for name in _FILES):
+    there = {name for name in (*_FILES, *_BESIDE) if regular(folder / name).is_file()}
+    if not there & set(_FILES):
         return None
     hf = transformers()
     # tokenizer.json is complete: a class that a config names may rebuild parts of it from its own defaults
-    kind = hf.PreTrainedTokenizerFast if (folder / "tokenizer.json").is_file() else hf.AutoTokenizer
-    return Tokenizer(kind.from_pretrained(str(folder)), stop_ids_of(*configs))
+    kind = hf.PreTrainedTokenizerFast if "tokenizer.json" in there else hf.AutoTokenizer
+    stop = stop_ids_of(*configs)
+    try:
+        found = Tokenizer(kind.from_pretrained(str(folder)), stop)
+        found.encode("a setting that breaks every call is to be met here")
+        return found
+    except ImportError:  # some kinds need a package more, and say which
+        raise
+    except Exception as error:  # of a damaged file transformers and tokenizers raise whatever they meet
+        advice = "download its tokenizer files again"
+        raise ValueError(f"{folder}: its tokenizer cannot be read ({_reason(error)}); {advice}") from error
+
+
+def _unicode(text: str) -> str:
+    """`text`, once it is seen to be text: half of a surrogate pair is a character to Python, but to no tokenizer."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        what, where = text[error.start], error.start
+        raise ValueError(f"the text holds half of a surrogate pair ({what!a}) at character {where}: remove it") from error
+    return text
+
+
+def _reason(error: Exception) -> str:
+    """What an error of another library says, on one line."""
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def transformers() -> ModuleType:
@@ -69,15 +105,16 @@ def transformers() -> ModuleType:
 
 
 def stop_ids_of(*configs: dict[str, Any]) -> tuple[int, ...]:
-    """Return every eos_token_id (an int or a list) of the given configs, in order, each once."""
+    """Return every eos_token_id (an int or a list) of the given configs, in order, each once. Raises ValueError for others."""
     found: dict[int, None] = {}
     for config in configs:
         value = config.get("eos_token_id")
-        found.update(dict.fromkeys(value if isinstance(value, list) else [] if value is None else [value]))
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        found.update((whole("eos_token_id", one, least=0), None) for one in ids)
     return tuple(found)
 
 
 def generation_config(folder: Path) -> dict[str, Any]:
-    """Return generation_config.json, empty where there is none."""
-    path = folder / "generation_config.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    """Return generation_config.json, empty where there is none. Raises as `read_json`."""
+    path = regular(folder / "generation_config.json")
+    return read_json(path) if path.is_file() else {}

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from models.decoder import Decoder
+from models.numbers import one_line
 
 DTYPES = ("float32", "bfloat16", "float16")
 _BUFFERS = re.compile(r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)$")
@@ -82,9 +83,9 @@ def _check(wanted: dict[str, tuple[int, ...]], tensors: Tensors, *, tied: str | 
         if name in found and found[name] != shape
     ]
     groups = (("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen))
-    lines = [f"{len(group)} tensors {what}: {_some(group)}" for what, group in groups if group]
-    if lines:
-        raise ValueError(f"{tensors.origin}: the weights do not fit the config:\n  " + "\n  ".join(lines))
+    parts = [f"{len(group)} tensors {what}: {_some(group)}" for what, group in groups if group]
+    if parts:
+        raise ValueError(f"{tensors.origin}: the weights do not fit the config: {'; '.join(parts)}")
 
 
 def _read(tensors: Tensors, name: str, dtype: str) -> jax.Array:
@@ -102,4 +103,4 @@ def _finite(value: jax.Array) -> jax.Array:
 
 
 def _some(names: list[str], most: int = 40) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(one_line(name) for name in names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,7 +1,12 @@
 """Every notebook of colab/ is the pair of its text file, runs from top to bottom, and shows something within five cells."""
 
+import os
+import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
+from shutil import copy, copytree, ignore_patterns, rmtree
 
 import pytest
 
@@ -51,9 +56,59 @@ def test_every_notebook_is_that_of_its_text_file():
     assert main(["--check"]) == 0
 
 
+def installation(path: Path) -> str:
+    """The cell that installs kvjax."""
+    return nbformat.reads(notebook(path), as_version=4).cells[1].source
+
+
 def test_all_begin_with_the_same_installation():
-    first = {nbformat.reads(notebook(path), as_version=4).cells[1].source for path in sources()}
+    first = {installation(path) for path in sources()}
     assert len(first) == 1 and "pip" in first.pop()
+
+
+def bare_python(folder: Path) -> Path:
+    """A Python that has all packages of this one but kvjax."""
+    venv.create(folder, symlinks=True)
+    packages = folder / "packages"
+    packages.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith(("kvjax", "__editable__")):
+            (packages / path.name).symlink_to(path)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "packages.pth").write_text(f"{packages}\n")
+    return folder / "bin" / "python"
+
+
+def test_the_installation_works_from_the_folder_that_holds_the_clone(tmp_path):
+    """As on Colab: the clone at content/kvjax, the working folder content; a second run asks nothing of pip."""
+    pytest.importorskip("setuptools", reason="pip builds with setuptools, which is not installed here")
+    content = tmp_path / "content"
+    for name in ("kvjax", "models", "experiments"):
+        copytree(ROOT / name, content / "kvjax" / name, ignore=ignore_patterns("__pycache__", "results"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
+        copy(ROOT / name, content / "kvjax" / name)
+    python = bare_python(tmp_path / "python")
+    # "0" is how pip is told not to isolate the build
+    alone = {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_CONSTRAINT": "", "JAX_PLATFORMS": "cpu"}
+    code = installation(FOLDER / "quickstart.py") + "\nimport kvjax\nprint(kvjax.__file__, kvjax.methods.names()[0])"
+
+    def run_cell() -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | alone
+        done = subprocess.run([python, "-c", code], cwd=content, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first = run_cell()
+    assert first.startswith(str(tmp_path / "python" / "lib")) and first.endswith("ada_expected\n")
+    rmtree(content / "kvjax" / "kvjax")
+    assert run_cell() == first
+
+
+def test_the_installation_says_what_it_lacks(tmp_path):
+    python = bare_python(tmp_path / "python")
+    code = installation(FOLDER / "quickstart.py")
+    done = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert f"{tmp_path}/kvjax is no clone of kvjax: clone the repository there, or change SOURCE" in done.stderr
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import Any
 
 from experiments.ablations.ablation import Ablation, Variant
+from experiments.markdown_table import table
 from experiments.report import column
 from experiments.rows import Row
 from experiments.stats import Estimate, average
@@ -85,9 +86,8 @@ def _table(variants: Sequence[Variant], rows: Sequence[Row]) -> list[str]:
     found = scores(rows)
     heads = ["variant", *(f"paper: {name}" for name in columns), "paper's rank"]
     heads += [part for task in found for part in (f"ours: {_unit(task)}", "our rank")] + ["device MB", "host MB"]
-    body = [heads, ["---"] + ["--:"] * (len(heads) - 1)]
-    body += [_line(label, paper, columns, variants, rows, found) for label, paper in _labels(variants, found)]
-    return ["| " + " | ".join(row) + " |" for row in body]
+    body = [_line(label, paper, columns, variants, rows, found) for label, paper in _labels(variants, found)]
+    return table(heads, body, texts=1)
 
 
 def _labels(variants: Sequence[Variant], found: Mapping[str, Any]) -> list[tuple[str, Mapping[str, float]]]:

@@ -10,8 +10,10 @@ from experiments import sweep as engine
 from experiments.ablations import names
 from experiments.ablations.ablation import Ablation
 from experiments.ablations.compare import markdown
+from experiments.entry import command
 from experiments.files import write_atomically
 from experiments.policies import Named
+from experiments.row_checks import trace
 from experiments.rows import RowFile, read
 from experiments.tasks.text import Haystack
 from experiments.traces import beside
@@ -57,7 +59,7 @@ def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *,
     )
     folder.mkdir(parents=True, exist_ok=True)
     path, shared = folder / f"{name}.jsonl", engine.identity(lm, text)
-    with RowFile(path, shared) as rows, RowFile(beside(path), shared) as traced:
+    with RowFile(path, shared) as rows, RowFile(beside(path), shared, trace) as traced:
         line = progress.add_task(name, total=plan.total)
         engine.run(lm, plan, text, rows, traced=traced, done=lambda count: progress.advance(line, count))
     found = read(path)
@@ -69,6 +71,5 @@ def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *,
 
 def main(file: str) -> None:
     """`python -m experiments.ablations.NAME ...` is `kvjax ablate NAME ...`."""
-    from experiments.cli import main as command
-
-    sys.exit(command(["ablate", Path(file).stem, *sys.argv[1:]]))
+    sys.argv[1:1] = ["ablate", Path(file).stem]
+    command()

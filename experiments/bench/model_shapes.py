@@ -36,8 +36,8 @@ def decoder_of(name: str) -> Decoder:
     """
     if name in SHAPES:
         return Decoder(family_of(SHAPES[name]).config(SHAPES[name]))
+    from models.files import read_json
     from models.gguf_file import GGUFFile
-    from models.safetensors_folder import read_json
     from models.source import resolve
 
     try:

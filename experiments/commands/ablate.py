@@ -7,8 +7,8 @@ import typer
 
 from experiments.ablations import names
 from experiments.ablations.run import Settings, find, run
-from experiments.commands.sweep import parse_length
-from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
+from experiments.commands.sweep import MOST_PROMPTS, parse_length
+from experiments.console import Dtype, JsonFile, ModelName, Seed, TextFile, err, out, progress, write_json
 from experiments.policies import parse_budget
 from experiments.tasks.text import haystack
 
@@ -21,8 +21,8 @@ def ablate(
     tasks: Annotated[str | None, typer.Option(help="Comma-separated tasks; default: the table's own.")] = None,
     question: Annotated[str | None, typer.Option(help="unseen, seen or both; default: the table's own.")] = None,
     lengths: Annotated[str, typer.Option(help="Comma-separated context lengths in tokens.")] = "1024",
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts of each task and length.")] = 8,
-    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    prompts: Annotated[int, typer.Option(min=1, max=MOST_PROMPTS, help="Prompts of each task and length.")] = 8,
+    seed: Seed = 0,
     text: TextFile = None,
     dtype: Dtype = "float32",
     json_file: JsonFile = None,

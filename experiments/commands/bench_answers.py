@@ -37,6 +37,7 @@ def peer_scores(
 ) -> None:
     """Scores of five methods beside kvpress's on the same prompts and ratios; the full cache token by token."""
     from experiments.bench.score_table import table
+    from experiments.row_checks import cell
     from experiments.rows import read
 
     lm, ids = model_and_text(model, "float32", None, text)
@@ -44,7 +45,7 @@ def peer_scores(
         _record(lm, record, text)
     chosen = _chosen(sets)
     _measure(lm, chosen, ids, rows, prompts=prompts, text=text)
-    result = table(chosen, read(rows))
+    result = table(chosen, read(rows, cell))
     show(result, json_file)
     outside = any(not cell["inside"] for cell in result["cells"].values())
     _fail(outside or any(not found["tie"] for found in result["divergences"]))
@@ -71,11 +72,12 @@ def _chosen(names: str | None) -> list[dict[str, Any]]:
 def _measure(lm: Any, sets: list[dict], ids: list[int], rows: Path, *, prompts: int, text: Path | None) -> None:
     from experiments import sweep
     from experiments.bench.scores import scores as bench
+    from experiments.row_checks import cell
     from experiments.rows import RowFile
 
     common = sweep.identity(lm, haystack(text))
     total = sum(min(prompts, len(found["prompts"])) for found in sets)
-    with RowFile(rows, common) as file, progress() as bar:
+    with RowFile(rows, common, cell) as file, progress() as bar:
         line = bar.add_task("prompts", total=total)
         bench(lm, sets, ids, file, common=common, prompts=prompts, done=lambda count: bar.advance(line, count))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from experiments.calibrate import find, names
-from experiments.console import JsonFile, ModelName, TextFile, err, out, progress, stages, write_json
+from experiments.console import JsonFile, ModelName, Seed, TextFile, err, out, progress, stages, write_json
 from experiments.tasks.text import haystack
 
 
@@ -20,7 +20,7 @@ def calibrate(
     samples: Annotated[int | None, typer.Option(min=1, help="Prompts; default: the method's own.")] = None,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of the longest prompt; default: the method's own.")] = None,
     changes: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of the method's settings; may be repeated.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the prompts or of the fit.")] = 0,
+    seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
     """Calibrate a model for a method."""

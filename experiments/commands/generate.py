@@ -9,12 +9,14 @@ import jax
 import typer
 
 import kvjax
-from experiments.console import Dtype, JsonFile, ModelName, err, out, write_json
-from experiments.policies import parse_budget, parse_policy
+from experiments.console import Dtype, JsonFile, ModelName, Seed, err, out, write_json
+from experiments.files import read
+from experiments.policies import policy_of
 from experiments.report import MB
+from models.numbers import MOST
 
 PolicySpec = Annotated[str, typer.Option("--policy", help="NAME[:key=value,...], such as snapkv:window=32.")]
-BudgetText = Annotated[str, typer.Option("--budget", help="256 slots per KV head, or 0.5 of the prompt kept.")]
+BudgetText = Annotated[str | None, typer.Option("--budget", help="256 slots per KV head, or 0.5 of the prompt kept.")]
 PromptFile = Annotated[Path | None, typer.Option("--prompt-file", help="Read the prompt from this file.")]
 Chat = Annotated[bool, typer.Option("--chat", help="Put the prompt through the chat template as a user's turn.")]
 
@@ -22,20 +24,20 @@ Chat = Annotated[bool, typer.Option("--chat", help="Put the prompt through the c
 def generate(
     model: ModelName,
     policy: PolicySpec = "full",
-    budget: BudgetText = "1.0",
+    budget: BudgetText = None,
     prompt: Annotated[str | None, typer.Option(help="The prompt itself.")] = None,
     prompt_file: PromptFile = None,
     chat: Chat = False,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 64,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest token each time.")] = 0.0,
-    top_k: Annotated[int, typer.Option(min=0, help="Sample from the k likeliest tokens; 0: all.")] = 0,
+    top_k: Annotated[int, typer.Option(min=0, max=MOST, help="Sample from the k likeliest tokens; 0: all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Sample from the likeliest tokens that hold this mass.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    seed: Seed = 0,
     dtype: Dtype = "float32",
     json_file: JsonFile = None,
 ) -> None:
     """Generate from a compressed prompt, streaming; then print bytes full and allocated, and ms per token."""
-    named = parse_policy(policy, parse_budget(budget))
+    named = policy_of(policy, budget)
     text = prompt_text(prompt, prompt_file)
     sampler = kvjax.Greedy() if temperature == 0 else kvjax.Sample(temperature, top_k, top_p)
     lm, ids = load_and_encode(model, dtype, text, chat=chat)
@@ -60,7 +62,7 @@ def prompt_text(prompt: str | None, file: Path | None) -> str:
     """
     if (prompt is None) == (file is None):
         raise ValueError("give exactly one of --prompt and --prompt-file")
-    text = prompt if file is None else file.read_text(encoding="utf-8", errors="replace")
+    text = prompt if file is None else read(file).decode("utf-8", errors="replace")
     if not text.strip():
         raise ValueError("the prompt is empty" if file is None else f"the prompt in {file} is empty")
     return text

@@ -1,5 +1,7 @@
 """`kvjax lm-eval`: any task of EleutherAI's lm-eval, its contexts compressed by a policy."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -8,7 +10,8 @@ import typer
 
 from experiments.commands.generate import BudgetText, PolicySpec
 from experiments.console import Dtype, JsonFile, ModelName, err, out, write_json
-from experiments.policies import parse_budget, parse_policy
+from experiments.lm_eval_table import markdown
+from experiments.policies import policy_of
 from experiments.provenance import commit, machine, versions
 from experiments.report import MB
 
@@ -17,7 +20,7 @@ def lm_eval(
     model: ModelName,
     tasks: Annotated[str, typer.Option(help="Comma-separated tasks of lm-eval, such as arc_easy,gsm8k.")],
     policy: PolicySpec = "full",
-    budget: BudgetText = "1.0",
+    budget: BudgetText = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Documents of each task; default: all.")] = None,
     shots: Annotated[int | None, typer.Option("--num-fewshot", min=0, help="Examples before a question.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put questions through the chat template.")] = False,
@@ -26,7 +29,7 @@ def lm_eval(
     json_file: JsonFile = None,
 ) -> None:
     """Evaluate a policy on tasks of lm-eval; prints its table, and the bytes behind it."""
-    named = parse_policy(policy, parse_budget(budget))
+    named = policy_of(policy, budget)
     harness = _harness()
     manager = harness.tasks.TaskManager(include_path=None if folder is None else str(folder))
     names = _known(tasks, manager)
@@ -36,10 +39,11 @@ def lm_eval(
     with err.status(f"loading {model}"):
         lm = models.load(model, dtype=dtype)
     adapter = CompressedLM(lm, named.policy)
-    found = harness.simple_evaluate(
-        adapter, tasks=names, limit=limit, num_fewshot=shots, apply_chat_template=chat, task_manager=manager, log_samples=False
-    )
-    out.print(harness.utils.make_table(found), markup=False)
+    with _commit_without_git(harness):
+        found = harness.simple_evaluate(
+            adapter, tasks=names, limit=limit, num_fewshot=shots, apply_chat_template=chat, task_manager=manager, log_samples=False
+        )
+    out.print(markdown(found), markup=False)
     facts = {"policy": named.name, "policy_repr": repr(named.policy), "budget": named.budget, **_means(adapter)}
     out.print(_line(facts), markup=False)
     origin = {"model": lm.name, "dtype": dtype, "versions": versions(), "commit": commit(), "machine": machine()}
@@ -54,11 +58,22 @@ def _harness() -> Any:
     """
     try:
         import lm_eval
+        import lm_eval.evaluator
         import lm_eval.tasks
-        import lm_eval.utils
     except ImportError as error:
         raise ImportError(f"this command needs lm-eval ({error}): pip install -c constraints.txt -e '.[lm-eval]'") from error
     return lm_eval
+
+
+@contextmanager
+def _commit_without_git(harness: Any) -> Iterator[None]:
+    """lm-eval asks git for the commit of the working folder, and git complains on the terminal where that is no checkout."""
+    asked = harness.evaluator.get_git_commit_hash
+    harness.evaluator.get_git_commit_hash = commit
+    try:
+        yield
+    finally:
+        harness.evaluator.get_git_commit_hash = asked
 
 
 def _known(names: str, manager: Any) -> list[str]:

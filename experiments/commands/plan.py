@@ -5,18 +5,19 @@ from typing import Annotated, Any
 import typer
 
 from experiments.console import Dtype, JsonFile, out, write_json
-from experiments.policies import parse_budget, parse_policy
+from experiments.policies import policy_of
+from models.numbers import MOST
 
 
 def plan(
-    length: Annotated[int, typer.Option(help="Tokens of the prompt.")],
+    length: Annotated[int, typer.Option(min=1, max=MOST, help="Tokens of the prompt.")],
     model: Annotated[str, typer.Option(help="llama3-8b, llama3-70b, mistral-7b, qwen3-8b, or as elsewhere.")] = "llama3-8b",
     policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "full",
-    budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = "1.0",
-    card: Annotated[float, typer.Option(help="GiB of device memory.")] = 80.0,
-    new: Annotated[int, typer.Option(help="Tokens decoded after the prompt.")] = 256,
-    groups: Annotated[int | None, typer.Option(help="Keys as codes of so many groups of channels (hcattention's g).")] = None,
-    centroids: Annotated[int, typer.Option(help="Centroids of each codebook, with --groups.")] = 8192,
+    budget: Annotated[str | None, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = None,
+    card: Annotated[float, typer.Option(min=0, max=1e6, help="GiB of device memory.")] = 80.0,
+    new: Annotated[int, typer.Option(min=0, max=MOST, help="Tokens decoded after the prompt.")] = 256,
+    groups: Annotated[int | None, typer.Option(min=1, max=MOST, help="Keys as codes of so many groups (hcattention's g).")] = None,
+    centroids: Annotated[int, typer.Option(min=1, max=MOST, help="Centroids of each codebook, with --groups.")] = 8192,
     dtype: Dtype = "bfloat16",
     json_file: JsonFile = None,
 ) -> None:
@@ -25,7 +26,7 @@ def plan(
     from experiments.bench.plan import coded
     from experiments.bench.plan import plan as bench
 
-    decoder, named = decoder_of(model), parse_policy(policy, parse_budget(budget))
+    decoder, named = decoder_of(model), policy_of(policy, budget)
     chosen = named.policy if groups is None else coded(named.policy, decoder, groups=groups, centroids=centroids)
     found = bench(decoder, chosen, length=length, new=new, dtype=dtype, card=card)
     codes = "" if groups is None else f", keys as {groups} codes of {centroids}"

@@ -10,14 +10,14 @@ from experiments.commands.generate import BudgetText, Chat, PolicySpec, PromptFi
 from experiments.console import Dtype, JsonFile, ModelName, err, out, write_json
 from experiments.files import write_atomically
 from experiments.page import kept_mask, render
-from experiments.policies import parse_budget, parse_policy
+from experiments.policies import policy_of
 
 
 def show(
     model: ModelName,
     policy: PolicySpec,
     page: Annotated[Path, typer.Option("--out", help="The HTML page to write.")],
-    budget: BudgetText = "0.5",
+    budget: BudgetText = None,
     prompt: Annotated[str | None, typer.Option(help="The prompt itself.")] = None,
     prompt_file: PromptFile = None,
     chat: Chat = False,
@@ -25,7 +25,7 @@ def show(
     json_file: JsonFile = None,
 ) -> None:
     """Compress a prompt and write a self-contained page of what each layer and head kept."""
-    named = parse_policy(policy, parse_budget(budget))
+    named = policy_of(policy, budget)
     lm, ids = load_and_encode(model, dtype, prompt_text(prompt, prompt_file), chat=chat)
     with err.status(f"reading {len(ids)} tokens"):
         cache = kvjax.compress(kvjax.prefill(lm, ids, needs=named.policy), named.policy)

@@ -12,10 +12,15 @@ from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, 
 from experiments.cost import estimate
 from experiments.policies import Named, parse_budget, parse_policy, split_specs
 from experiments.prefills import Afresh, Kept
+from experiments.row_checks import trace
 from experiments.rows import Found, RowFile
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack, haystack
 from experiments.traces import beside
+from models.numbers import MOST, short
+
+#: Of a task and length: a plan is gone through prompt by prompt before anything is measured.
+MOST_PROMPTS = 100_000
 
 
 def sweep(
@@ -25,7 +30,7 @@ def sweep(
     budgets: Annotated[str, typer.Option(help="Comma-separated: 256 slots per KV head, or 0.5 of the prompt.")],
     tasks: Annotated[str, typer.Option(help=f"Comma-separated: {KNOWN}.")] = "needle,ppl",
     lengths: Annotated[str, typer.Option(help="Comma-separated context lengths in tokens.")] = "1024",
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts of each task and length.")] = 10,
+    prompts: Annotated[int, typer.Option(min=1, max=MOST_PROMPTS, help="Prompts of each task and length.")] = 10,
     seed: Annotated[str, typer.Option(help="Seed of the prompts, or several, comma-separated.")] = "0",
     question: Annotated[str, typer.Option(help="unseen or seen when the prompt is compressed, or both.")] = "unseen",
     text: TextFile = None,
@@ -51,7 +56,7 @@ def sweep(
         _dry_run(lm, plan, source, out_file, json_file)
         return
     shared = engine.identity(lm, source)
-    with RowFile(out_file, shared) as rows, RowFile(beside(out_file), shared) as traced, progress() as bar:
+    with RowFile(out_file, shared) as rows, RowFile(beside(out_file), shared, trace) as traced, progress() as bar:
         todo = sum(len(plan.missing(rows, prompt)) for prompt in plan.prompt_keys())
         line = bar.add_task(f"{len(plan.cells)} cells a prompt", total=todo)
         how = dict(prefills=Kept(prefills) if prefills else Afresh(), traced=traced)
@@ -87,8 +92,8 @@ def _named(plan: engine.Plan) -> list[tuple[str, str]]:
 def parse_seeds(text: str) -> tuple[int, ...]:
     """`"0,1"` -> (0, 1)."""
     parts = _parts("--seed", text)
-    if not all(part.isdecimal() for part in parts):
-        raise ValueError(f"--seed: {text!r} is not a list of whole numbers such as 0,1")
+    if not all(_fits(part, 2**32 - 1) for part in parts):
+        raise ValueError(f"--seed: {short(text)} is not a list of whole numbers below 2^32, such as 0,1")
     return tuple(dict.fromkeys(map(int, parts)))
 
 
@@ -101,9 +106,14 @@ def grid(policies: str, budgets: str) -> tuple[Named, ...]:
 
 def parse_length(text: str) -> int:
     """A positive number of tokens."""
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"--lengths: {text!r} is not a positive number of tokens")
+    if not _fits(text, MOST) or int(text) < 1:
+        raise ValueError(f"--lengths: {short(text)} is not a positive number of tokens below 2^31")
     return int(text)
+
+
+def _fits(text: str, most: int) -> bool:
+    """Whether `text` is a whole number of at most `most`."""
+    return text.isdecimal() and len(text) <= 20 and int(text) <= most
 
 
 def _specs(text: str) -> list[str]:

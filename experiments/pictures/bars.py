@@ -54,7 +54,8 @@ def _figures(bench: Mapping[str, Any]) -> list[tuple[str, dict[str, tuple[float,
     found = []
     for key, (title, factor) in UNITS.items():
         found.append((title, {label: (factor * _number(value),) for label, value in bench.get(key, {}).items()}))
-    cells = {label: (cell["device_bytes"] / MB, cell["host_bytes"] / MB) for label, cell in bench.get("cells", {}).items()}
+    measured = {label: cell for label, cell in bench.get("cells", {}).items() if {"device_bytes", "host_bytes"} <= cell.keys()}
+    cells = {label: (cell["device_bytes"] / MB, cell["host_bytes"] / MB) for label, cell in measured.items()}
     return [*found, ("MB", cells)] if cells else found
 
 

@@ -40,7 +40,8 @@ class Picture:
 @contextmanager
 def canvas(height: float, *shape: int, **how) -> Iterator[tuple[Figure, list[list[Axes]]]]:
     """A figure one column wide and `height` inches tall, with a grid of axes; closed whatever happens."""
-    with plt.rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}):
+    # names are no formulas, whatever dollars are in them
+    with plt.rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}):
         figure, axes = plt.subplots(*shape, figsize=(WIDTH, height), squeeze=False, layout="constrained", **how)
         try:
             yield figure, axes

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import traces
+from experiments.files import read as read_whole
+from experiments.row_checks import bench, trace
 from experiments.rows import Row, parse, read
 
 #: What a benchmark's figures are worth nothing without.
@@ -48,14 +50,18 @@ def gather(files: Sequence[Path]) -> Inputs:
 
 def _bench(file: Path) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(file.read_bytes())
-    except ValueError:
+        found = json.loads(read_whole(file))
+    except (ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or "bench" not in found:
         return None
     missing = [name for name in CONDITIONS if name not in found]
     if missing:
         raise ValueError(f"{file} is a benchmark without {', '.join(missing)}: run `kvjax bench` again")
+    try:
+        bench(found)
+    except ValueError as error:
+        raise ValueError(f"{file} is no result of `kvjax bench` ({error}): run it again") from error
     return found
 
 
@@ -64,10 +70,7 @@ def _traces(file: Path) -> list[Row]:
     if not beside.is_file():
         return []
     data = beside.read_bytes()
-    found = parse(data[: data.rfind(b"\n") + 1], beside)
-    if any(not {"model", "dtype", "policy", "tokens", "lengths", "retention"} <= set(trace) for trace in found):
-        raise ValueError(f"{beside} does not hold traces of `kvjax sweep`: move it away")
-    return found
+    return parse(data[: data.rfind(b"\n") + 1], beside, trace)
 
 
 def _distinct(found: list[Row]) -> list[Row]:

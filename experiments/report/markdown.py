@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from experiments.markdown_table import escaped
+from experiments.markdown_table import table as lined
 from experiments.report.tables import MB, Line, Score, Table
 from experiments.stats import Estimate
 
@@ -10,14 +12,14 @@ from experiments.stats import Estimate
 def markdown(table: Table) -> str:
     """The table as markdown; needle scores in percent, perplexity in nats per token, each with its 95% interval."""
     heads = ["policy", "budget", "kept", "device MB", "host MB", *(_title(name) for name in table.columns)]
-    body = [heads, ["---"] * 2 + ["--:"] * (len(heads) - 2)]
-    body += [_cells(line, table.columns) for line in table.lines]
-    title = f"**{table.model} ({table.dtype}), {table.length} tokens; full cache {table.lines[0].full / MB:.1f} MB**"
+    body = lined(heads, [_cells(line, table.columns) for line in table.lines], texts=2)
+    full = f"full cache {table.lines[0].full / MB:.1f} MB"
+    title = f"**{escaped(table.model)} ({escaped(table.dtype)}), {table.length} tokens; {full}**"
     note = (
         "MB: 10^6 bytes allocated for the prompt; host: values or whole heads kept in host memory. "
         "Intervals: 95%; of nats: of the loss against the full cache."
     )
-    return "\n".join([title, "", *("| " + " | ".join(row) + " |" for row in body), "", note, ""])
+    return "\n".join([title, "", *body, "", note, ""])
 
 
 def _title(name: str) -> str:

@@ -88,12 +88,21 @@ def _check(model: str, length: int, rows: list[Row]) -> None:
     where = f"{model} at length {length}"
     if len({row["prompts"] for row in rows}) > 1:
         raise ValueError(f"{where}: rows come from different prompts or texts; report them apart")
+    _check_kinds(where, rows)
     seen: set[tuple] = set()
     for row in rows:
         cell = (row["policy"], row["budget"], *prompt_of(row))
         if cell in seen:
             raise ValueError(f"{where}: {row['policy']!r} at {row['budget']} has two settings in these files; report them apart")
         seen.add(cell)
+
+
+def _check_kinds(where: str, rows: list[Row]) -> None:
+    """A task is measured by scores or by nats, in all its rows."""
+    kinds: dict[str, bool] = {}
+    for row in rows:
+        if kinds.setdefault(column(row), "score" in row) != ("score" in row):
+            raise ValueError(f"{where}: {column(row)!r} has rows with a score and rows with nats; report them apart")
 
 
 def column(row: Row) -> str:

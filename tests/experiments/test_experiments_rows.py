@@ -69,7 +69,7 @@ def test_rows_of_other_data_are_refused_and_the_file_stays(path):
 
 def test_a_file_that_is_no_result_is_refused(path):
     path.write_text('{"a": 1}\n')
-    with pytest.raises(ValueError, match="line 1 is not a result row"):
+    with pytest.raises(ValueError, match="line 1 is not a result row of kvjax .task: expected text, got nothing.: remove the line"):
         RowFile(path, IDENTITY)
     assert path.read_text() == '{"a": 1}\n'
 

@@ -9,6 +9,7 @@ import kvjax
 from experiments.bench import peer_scores
 from experiments.bench.score_table import table
 from experiments.bench.scores import METHODS, kept, row_key, scores
+from experiments.row_checks import cell
 from experiments.rows import RowFile, read
 from experiments.stats import proportion
 from experiments.tasks import needle
@@ -52,9 +53,9 @@ def test_rows_are_measured_once_and_tabled(talker, tmp_path):
     made = list(needle.examples(talker, 420, 2, 0, haystack=text, mode="unseen"))
     sets, told = [recorded([x.compressed + x.fed for x in made])], []
     for count in (1, 2, 2):
-        with RowFile(tmp_path / "rows.jsonl", common) as rows:
+        with RowFile(tmp_path / "rows.jsonl", common, cell) as rows:
             scores(talker, sets, text, rows, common=common, prompts=count, done=told.append)
-    rows = read(tmp_path / "rows.jsonl")
+    rows = read(tmp_path / "rows.jsonl", cell)
     assert [row["prompt"] for row in rows] == [0, 1] and len(told) == 5
     alone = kvjax.generate(talker, list(made[0].compressed + made[0].fed), kvjax.methods.full(), max_new_tokens=8, stop=())
     assert rows[0]["tokens"] == alone.tokens[0].tolist() and all(len(answer) for answer in rows[0]["answers"].values())
@@ -115,9 +116,9 @@ def test_the_real_model_answers_and_scores_as_the_peers(tmp_path):
     sets = [x for x in peer_scores.load() if (x["task"], x["mode"]) in wanted and x["length"] == 1024]
     sets = [x | {"verdicts": {k: v for k, v in x["verdicts"].items() if k == "snapkv/0.5"}} for x in sets]
     common = {"model": lm.name, "dtype": "float32", "prompts": "record"}
-    with RowFile(tmp_path / "rows.jsonl", common) as rows:
+    with RowFile(tmp_path / "rows.jsonl", common, cell) as rows:
         scores(lm, sets, text, rows, common=common, prompts=3, done=lambda count: None)
-    found = table(sets, read(tmp_path / "rows.jsonl"))
+    found = table(sets, read(tmp_path / "rows.jsonl", cell))
     assert all(x["kvjax"] == x["transformers"] for x in found["full"].values()), found["full"]
     assert found["full"]["kv_lines 1024 unseen"]["compared"] == 3
     assert all(x["tie"] for x in found["divergences"]), found["divergences"]

@@ -12,6 +12,7 @@ from experiments import sweep, traces
 from experiments.measure import batches, measure
 from experiments.policies import parse_policy
 from experiments.prefills import Kept
+from experiments.row_checks import trace
 from experiments.rows import Found, RowFile, key
 from experiments.tasks import needle, ppl
 from experiments.tasks.answering import Answering
@@ -110,7 +111,7 @@ def test_kept_prefills_serve_the_next_sweep(talker, plan, whole, tmp_path, monke
 def test_traces_of_the_first_prompt_stand_beside_the_rows(talker, plan, tmp_path):
     path, small = tmp_path / "rows.jsonl", replace(plan, tasks=plan.tasks[1:])
     shared = sweep.identity(talker, HAYSTACK)
-    with RowFile(path, shared) as rows, RowFile(traces.beside(path), shared) as traced:
+    with RowFile(path, shared) as rows, RowFile(traces.beside(path), shared, trace) as traced:
         assert sweep.run(talker, small, HAYSTACK, rows, traced=traced) == 8
     kept = lines(traces.beside(path))
     assert len(kept) == 4 and {row["prompt"] for row in kept} == {0}

@@ -10,6 +10,7 @@ import kvjax
 from experiments import traces
 from experiments.measure import measure
 from experiments.policies import Named
+from experiments.row_checks import trace
 from experiments.rows import RowFile, key
 from experiments.tasks import ppl
 from experiments.tasks.example import Example
@@ -87,8 +88,8 @@ def test_the_file_keeps_each_trace_once_and_names_its_cell(tmp_path):
     assert path == tmp_path / "F.traces.jsonl"
     made = row(depth=0.3)
     for _ in range(2):
-        with RowFile(path, made) as file:
-            traces.keep(file, made, {"tokens": 3})
+        with RowFile(path, made, trace) as file:
+            traces.keep(file, made, {"tokens": 3, "lengths": [[3, 1]], "retention": [[1.0, 0.5, 0.5]]})
             traces.keep(file, made, None)
     (found,) = lines(path)
     assert key(found) == key(made) and found["policy"] == "snapkv" and found["depth"] == 0.3 and found["tokens"] == 3

@@ -10,11 +10,13 @@ import logging
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import jax
@@ -89,16 +91,56 @@ def built() -> Path:
 
 
 def _compile(compiler: str, folder: Path, made: Path) -> None:
-    """The sources, one beside the other, into one library."""
-
-    def run(*arguments: str) -> None:
-        subprocess.run([compiler, *FLAGS, *arguments], check=True, capture_output=True, text=True, timeout=300)
-
+    """The sources, one beside the other, into one library; no compiler outlives this, whatever ends it."""
     objects = {name: str(made.with_name(f"{name}.o")) for name in SOURCES}
     includes = "-isystem", jax.ffi.include_dir()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda name: run(*includes, "-c", str(folder / name), "-o", objects[name]), SOURCES))
-    run(*objects.values(), "-o", str(made))
+    compilers, pool = Compilers([compiler, *FLAGS]), ThreadPoolExecutor(os.cpu_count())
+    try:
+        list(pool.map(lambda name: compilers.run(*includes, "-c", str(folder / name), "-o", objects[name]), SOURCES))
+        # not on this thread: an interruption finds it waiting, and the compiler known
+        pool.submit(compilers.run, *objects.values(), "-o", str(made)).result()
+    finally:
+        compilers.stop()
+        pool.shutdown()
+
+
+class Compilers:
+    """Compilers at work, each in a process group of its own with what it starts.
+
+    Args:
+        command: what every one of them is called by.   timeout: seconds that each may take.
+    """
+
+    def __init__(self, command: list[str], timeout: float = 300) -> None:
+        self._command, self._timeout = command, timeout
+        self._lock, self._working, self._stopped = Lock(), set(), False
+
+    def run(self, *arguments: str) -> None:
+        """Run one to its end. Raises subprocess.SubprocessError: it fails, takes too long, or `stop` was called."""
+        with self._lock:
+            if self._stopped:
+                raise subprocess.SubprocessError("no compiler begins any more")
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+            process = subprocess.Popen([*self._command, *arguments], text=True, start_new_session=True, **pipes)
+            self._working.add(process)
+        try:
+            said, complaint = process.communicate(timeout=self._timeout)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            raise
+        finally:
+            with self._lock:
+                self._working.discard(process)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, process.args, said, complaint)
+
+    def stop(self) -> None:
+        """End all of them, and let no other begin."""
+        with self._lock:
+            self._stopped = True
+            for process in self._working:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _compiler() -> str:
