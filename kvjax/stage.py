@@ -7,7 +7,6 @@ slots wherever they go. A stage is handed a view whose `state` is its own.
 
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
@@ -182,24 +181,6 @@ class Encoder(Stage):
         z = self.scores(q, cache, context.replace(window=None, padded_slots=n))[:, np.array(heads)][..., 0, :]
         out, lse = self.attention(q, cache, context)
         return out, lse, softmax(jnp.where(jnp.arange(n) < upto[..., None, None], z, -jnp.inf))
-
-
-class RetrieverState:
-    """What a retriever keeps in `cache.retrieval`: base of its pytree class."""
-
-    @staticmethod
-    def stack(states: list) -> Any:
-        """One batch of several rows."""
-        return jax.tree.map(lambda *x: jnp.concatenate(x), *states)
-
-    def split(self) -> tuple[Any, Any]:
-        """The state without what decoding only reads, and that: it is shared, and no program is given it to overwrite."""
-        return self, ()
-
-    def joined(self, read: Any) -> Any:
-        """The state with what `split` took out."""
-        del read
-        return self
 
 
 class Retriever(Stage):

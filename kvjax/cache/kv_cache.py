@@ -8,10 +8,10 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float32, Int32, PyTree
 
+from kvjax.cache.retriever_state import RetrieverState
 from kvjax.evidence import Evidence
 from kvjax.placement import OnDevice
 from kvjax.placement.store import is_store, on_host, store_nbytes
-from kvjax.stage import RetrieverState
 from kvjax.types import Layer, Logits, Regions, SlotPositions
 
 

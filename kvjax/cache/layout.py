@@ -9,8 +9,8 @@ from jaxtyping import PyTree
 
 from kvjax.cache.heap import trim
 from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.retriever_state import RetrieverState
 from kvjax.kernels.compact import move_regions
-from kvjax.stage import RetrieverState
 from kvjax.types import ALIGN, SLACK, size_class
 
 

@@ -8,8 +8,9 @@ from jaxtyping import Array, Float32
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.cache.retriever_state import RetrieverState
 from kvjax.kernels.ragged_attention import probabilities
-from kvjax.stage import Encoder, Retriever, RetrieverState
+from kvjax.stage import Encoder, Retriever
 
 
 @struct.dataclass

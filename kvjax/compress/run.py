@@ -113,8 +113,13 @@ def compress(
     trim()
     scores = scores or scores_of(pre, policy)
     decided = [_decide(row, policy, of_row) for row, of_row in zip(pre.rows, scores.rows, strict=True)]
+    return _packed(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots(pre, reserve, headroom))
+
+
+def _packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int) -> KVCache:
+    """What was decided, in a pool of just that size."""
     counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
-    start, capacity, slots = plan_regions(counts + headroom, reserve_slots(pre, reserve, headroom))
+    start, capacity, slots = plan_regions(counts + headroom, reserve_slots)
     packed = pack(pre, policy, decided, start, slots)
     lengths = jnp.concatenate([row.length for row in pre.rows])
     cache = KVCache(

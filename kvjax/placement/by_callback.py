@@ -19,6 +19,7 @@ from kvjax.kernels.compact import Moves
 from kvjax.placement.lists import sources
 from kvjax.placement.on_device import OnDevice
 from kvjax.placement.on_host import OnHost
+from kvjax.placement.store import Store
 
 _handles = itertools.count()
 #: Rows by handle, as long as a cache that owns them lives.
@@ -33,7 +34,7 @@ class _Rows:
 
 
 @jax.tree_util.register_pytree_node_class
-class HostRows:
+class HostRows(Store):
     """A store on the Python side: as a pytree it is one small array (handle, writes so far); who owns the rows is no part of it.
 
     The number of writes goes from each write to the next reading, so that a program reads what it wrote, and a store that another
@@ -42,8 +43,6 @@ class HostRows:
     Attributes:
         state: int32 [2], handle and writes.   shape, dtype: of the rows.   owner: what keeps them alive, None inside a program.
     """
-
-    host_rows = True
 
     def __init__(self, state: Any, shape: tuple[int, int], dtype: Any, owner: Any = None):
         self.state, self.shape, self.dtype, self.owner = state, shape, np.dtype(dtype), owner

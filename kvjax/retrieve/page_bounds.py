@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Float32, Int32
 
-from kvjax.stage import RetrieverState
+from kvjax.cache.retriever_state import RetrieverState
 
 
 @struct.dataclass

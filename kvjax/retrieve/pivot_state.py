@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
 
-from kvjax.stage import RetrieverState
+from kvjax.cache.retriever_state import RetrieverState
 from kvjax.types import size_class
 
 
