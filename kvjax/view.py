@@ -22,6 +22,7 @@ class LayerView:
         state: what the stage that is given the view keeps by slot, a pytree of arrays [b, h, n, ...]; () for none.
         bias: what is added to each slot's attention scores; None where no stage keeps one.
         ids: token ids by slot, after prefill; None where they are not known.
+        since: int32 [b], position of the first token just seen; None after a prompt, where that is 0.
     """
 
     k: Keys | None
@@ -32,6 +33,7 @@ class LayerView:
     state: PyTree = ()
     bias: Scores | None = None
     ids: Int32[Array, "b n"] | None = None
+    since: Int32[Array, " b"] | None = None
 
     @classmethod
     def of_prompt(

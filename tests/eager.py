@@ -19,23 +19,33 @@ def attention(q, k, v, seen=None):
     return np.einsum("hgn,hnd->hgd", rows, v.astype(np.float64)), rows
 
 
-def run_dense(lm, cache, tokens, *, start, change=lambda layer, out, v: out, watch=lambda layer, q, k, v: None):
-    """(logits [t, v] after each token, what `watch` returned, by step and layer); `change` may alter a layer's output."""
-    cache, logits, watched = list(cache), [], []
+def run_steps(lm, tokens, *, start, attend):
+    """Logits [t, v] after each token; attend(layer, inputs) gives the attention's output [h, g, d] of the one token in `inputs`."""
+    logits = []
     for t, token in enumerate(tokens):
         x, at = lm.decoder.embed(lm.params, jnp.asarray([[token]], jnp.int32)), jnp.asarray([[start + t]], jnp.int32)
-        watched.append([])
         for layer, weights in enumerate(lm.params["layers"]):
 
-            def attend(heads, layer=layer):
-                old_k, old_v = cache[layer]
-                k = np.concatenate([old_k, np.asarray(heads.k)[0]], axis=1)
-                v = np.concatenate([old_v, np.asarray(heads.v)[0]], axis=1)
-                cache[layer], q = (k, v), np.asarray(heads.q)[0, :, :, 0]
-                watched[-1].append(watch(layer, q, k, v))
-                out = change(layer, attention(q, k, v)[0], v)
-                return jnp.asarray(out[None, :, :, None], heads.q.dtype), None
+            def of_layer(inputs, layer=layer):
+                return jnp.asarray(attend(layer, inputs)[None, :, :, None], inputs.q.dtype), None
 
-            x, _ = lm.decoder.layer(weights, x, at, attend)
+            x, _ = lm.decoder.layer(weights, x, at, of_layer)
         logits.append(np.asarray(lm.decoder.unembed(lm.params, x))[0, 0])
-    return np.stack(logits), watched
+    return np.stack(logits)
+
+
+def run_dense(lm, cache, tokens, *, start, change=lambda layer, out, v: out, watch=lambda layer, q, k, v: None):
+    """(logits [t, v] after each token, what `watch` returned, by step and layer); `change` may alter a layer's output."""
+    cache, watched = list(cache), []
+
+    def attend(layer, inputs):
+        old_k, old_v = cache[layer]
+        k = np.concatenate([old_k, np.asarray(inputs.k)[0]], axis=1)
+        v = np.concatenate([old_v, np.asarray(inputs.v)[0]], axis=1)
+        cache[layer], q = (k, v), np.asarray(inputs.q)[0, :, :, 0]
+        if layer == 0:
+            watched.append([])
+        watched[-1].append(watch(layer, q, k, v))
+        return change(layer, attention(q, k, v)[0], v)
+
+    return run_steps(lm, tokens, start=start, attend=attend), watched

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -57,6 +57,15 @@ def _duo_attention(budget: int | float) -> kvjax.Policy:
     return kvjax.methods.duo_attention(ONE_FULL, sinks=min(4, slots - 1), recent=slots - min(4, slots - 1))
 
 
+@cache
+def retention_gate(seed: int = 0) -> dict:
+    """Weights of a TRIM-KV gate for the toy model, far from those before training: β from nothing to almost 1."""
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    up = {"kernel": 0.3 * draw(3, 64, 24), "bias": 0.1 * draw(3, 24)}
+    return {"up": up, "down": {"kernel": 0.5 * draw(3, 24, 2), "bias": 2 + 0.1 * draw(3, 2)}}
+
+
 _methods = kvjax.methods
 CASES = {
     "adakv": _small(_methods.adakv, window=8),
@@ -71,6 +80,7 @@ CASES = {
     "pyramidkv": _small(_methods.pyramidkv, window=8),
     "quest": _without_budget(_methods.quest),
     "snapkv": _small(_methods.snapkv, window=8),
+    "trim_kv": _small(_methods.trim_kv, gate=retention_gate(), buffer=1),
 }
 
 

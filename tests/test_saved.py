@@ -167,7 +167,8 @@ def test_a_need_of_the_users_own_cannot_be_saved(lm, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_the_former_file(lm, both, pre, file):
+def test_a_full_disk_leaves_the_former_file(lm, both, file):
+    pre = kvjax.prefill(lm, ids_of(90), needs=ev.STANDARD)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:

@@ -2,6 +2,7 @@
 
 from kvjax.evidence.attention_statistics import AttentionStatistics
 from kvjax.evidence.column_sums import ColumnSums
+from kvjax.evidence.gate_values import GateValues
 from kvjax.evidence.need import Block, Need, Shape, Tokens
 from kvjax.evidence.per_token import HiddenStates, PerToken, RawKeys
 from kvjax.evidence.probed import Probed
@@ -24,4 +25,7 @@ __all__ = [
     "STANDARD", "AttentionStatistics", "Block", "ColumnSums", "Evidence", "HiddenStates", "Moments", "Need", "PerToken", "Probed",
     "QueryMoments", "RawKeys", "Shape", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe",
     "of_layer", "ordered", "restrict", "union",
+    "STANDARD", "AttentionStatistics", "Block", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "Moments", "Need",
+    "PerToken", "QueryMoments", "RawKeys", "Shape", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments", "missing",
+    "observe", "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

@@ -23,11 +23,32 @@ from kvjax.methods.random import random
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
+from kvjax.methods.trim_kv import trim_kv
 
 __all__ = [
     "ada_expected", "adakv", "cake", "compresskv", "d2o", "duo_attention", "expected_attention", "full", "h2o", "hcattention",
     "heterocache", "keydiff", "knorm", "kvzip", "lagkv", "local_window", "pyramid_keydiff", "pyramidkv", "quest", "random",
     "snapkv", "streaming_llm", "tova",
+    "ada_expected",
+    "adakv",
+    "compresskv",
+    "d2o",
+    "duo_attention",
+    "expected_attention",
+    "full",
+    "h2o",
+    "hcattention",
+    "heterocache",
+    "keydiff",
+    "knorm",
+    "local_window",
+    "pyramid_keydiff",
+    "pyramidkv",
+    "quest",
+    "snapkv",
+    "streaming_llm",
+    "tova",
+    "trim_kv",
 ]
 
 

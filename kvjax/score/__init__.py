@@ -9,9 +9,11 @@ from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
 from kvjax.score.mean_variance import MeanAndVariance
 from kvjax.score.norm import KeyNorm
+from kvjax.score.per_slot import per_slot
 from kvjax.score.pool import AvgPool, MaxPool, NoPool
 from kvjax.score.position import Recency
 from kvjax.score.reconstruction import Reconstruction
+from kvjax.score.retention import Retention
 from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.window import WindowAttention
 
@@ -19,4 +21,6 @@ __all__ = [
     "AccumulatedAttention", "AllMean", "AvgPool", "Drawn", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm",
     "LagSpread", "LastQuery", "MaxPool", "MeanAndVariance", "NoPool", "Recency", "Reconstruction", "RetrievalHeads",
     "VisibleMeanAttention", "WindowAttention",
+    "AccumulatedAttention", "AllMean", "AvgPool", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LastQuery",
+    "MaxPool", "NoPool", "Recency", "Retention", "RetrievalHeads", "VisibleMeanAttention", "WindowAttention", "per_slot",
 ]  # fmt: skip

@@ -30,7 +30,7 @@ def test_full_takes_no_budget():
 
 
 #: What a method cannot do without, and no command line says.
-GIVEN_IN_PYTHON = {"duo_attention": "pattern"}
+GIVEN_IN_PYTHON = {"duo_attention": "pattern", "trim_kv": "gate"}
 
 
 @pytest.mark.parametrize("name", sorted(set(kvjax.methods.names()) - set(GIVEN_IN_PYTHON)))

@@ -68,6 +68,7 @@ class Reader:
             length=self.offset + self.count,
             state=jax.tree.map(take, state),
             bias=None if cache.bias is None else take(cache.bias),
+            since=self.offset,
         )
 
 

@@ -1,0 +1,6 @@
+"""Gates: small Flax modules that say of each token and KV head what it is worth; one set of weights a layer."""
+
+from kvjax.gates.gate import Gate, init_gate
+from kvjax.gates.retention import RetentionGate
+
+__all__ = ["Gate", "RetentionGate", "init_gate"]

@@ -1,0 +1,23 @@
+"""Causal attention that can be reversed: every score of a layer at once, no loop whose length is data."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Float32
+
+from kvjax.attention_inputs import AttentionInputs
+
+
+def causal_attention(
+    inputs: AttentionInputs, bias: Float32[Array, "#b #h #g #t #t"] | None = None, *, window: int | None = None
+) -> Float[Array, "b h g t d"]:
+    """out_i = Σ_j softmax_j(q_i·k_j / sqrt(d) + bias_ij) v_j over j <= i, and j > i - window where there is one; in float32.
+
+    t² scores a query head are alive. A bias of -inf hides a key; a query must be left one.
+    """
+    q, k, v = (x.astype(jnp.float32) for x in (inputs.q, inputs.k, inputs.v))
+    z = jnp.einsum("bhgtd,bhnd->bhgtn", q, k, precision="highest") / jnp.sqrt(jnp.float32(q.shape[-1]))
+    z = z if bias is None else z + bias
+    i = jnp.arange(q.shape[3], dtype=jnp.int32)
+    seen = i <= i[:, None] if window is None else (i <= i[:, None]) & (i > i[:, None] - window)
+    a = jax.nn.softmax(jnp.where(seen, z, -jnp.inf), axis=-1)
+    return jnp.einsum("bhgtn,bhnd->bhgtd", a, v, precision="highest").astype(inputs.q.dtype)
