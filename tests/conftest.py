@@ -69,7 +69,8 @@ def prompt() -> list[int]:
 
 @pytest.fixture(scope="session")
 def pre(lm, prompt):
-    return kvjax.prefill(lm, prompt)
+    """The prompt, prefilled with everything that any method reads."""
+    return kvjax.prefill(lm, prompt, needs=everything())
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -84,15 +85,26 @@ def forget_programs():
 WITHOUT_BUDGET = ("full", "hcattention", "quest")
 
 
+#: Arguments that suit a prompt of some ninety tokens.
+WINDOWED = ("snapkv", "pyramidkv", "adakv", "pyramid_keydiff", "criticalkv", "critical_adakv", "chunkkv")
+SMALL = {name: {"window": 8} for name in WINDOWED}
+
+
 #: Every published method at a budget that makes it work for its living. A new method enters by one line in kvjax/methods.
 def policy_of(name: str, budget: int | float = 40) -> kvjax.Policy:
-    small = {"window": 8} if name in ("snapkv", "pyramidkv", "adakv", "pyramid_keydiff") else {}
+    small = SMALL.get(name, {})
     if name in TABLES:
         small = {"artefact": toy(name)}
     if name == "compresskv":
         small |= {"window": 4, "floor": 5, "heads": 2} if budget >= 5 else {"window": 0, "floor": 1, "heads": 2}
     make = getattr(kvjax.methods, name)
     return make(**small) if name in WITHOUT_BUDGET else make(budget=budget, **small)
+
+
+def everything() -> frozenset:
+    """What the published methods read, and what the default prefill records."""
+    needs = (policy_of(name).needs for name in kvjax.methods.names())
+    return kvjax.evidence.union(kvjax.evidence.STANDARD, *needs)
 
 
 @contextmanager

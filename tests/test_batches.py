@@ -18,10 +18,10 @@ QUICK = ("full", "snapkv", "adakv", "h2o", "compresskv")
 def test_row_is_solo(lm, name):
     prompts = [ids_of(n, seed=n) for n in LENGTHS]
     policy = policy_of(name, 0.4)
-    batch = kvjax.compress(kvjax.prefill(lm, prompts), policy)
+    batch = kvjax.compress(kvjax.prefill(lm, prompts, needs=policy), policy)
     together = kvjax.decode(lm, batch, policy, max_new_tokens=10, stop=(), return_logits=True)
     for r, ids in enumerate(prompts):
-        cache = kvjax.compress(kvjax.prefill(lm, ids), policy, reserve=64)
+        cache = kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy, reserve=64)
         alone = kvjax.decode(lm, cache, policy, max_new_tokens=10, stop=(), return_logits=True, reserve=64)
         for layer in range(3):
             for h in range(2):

@@ -122,8 +122,8 @@ def test_extend_rows_must_match(lm, pre):
 
 @pytest.mark.slow
 def test_one_token_prompt_works_with_every_method(lm):
-    pre = kvjax.prefill(lm, [7])
     for name in kvjax.methods.names():
+        pre = kvjax.prefill(lm, [7], needs=policy_of(name))
         out = kvjax.decode(lm, kvjax.compress(pre, policy_of(name)), policy_of(name), max_new_tokens=2, stop=(), return_logits=True)
         assert jnp.isfinite(out.logits).all()
 

@@ -2,7 +2,12 @@
 
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
+from kvjax.methods.chunkkv import chunkkv
+from kvjax.methods.compactor import compactor
 from kvjax.methods.compresskv import compresskv
+from kvjax.methods.critical_adakv import critical_adakv
+from kvjax.methods.criticalkv import criticalkv
+from kvjax.methods.cur import cur
 from kvjax.methods.d2o import d2o
 from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.full import full
@@ -13,8 +18,10 @@ from kvjax.methods.keydiff import keydiff
 from kvjax.methods.knorm import knorm
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.local_window import local_window
+from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
+from kvjax.methods.qfilters import qfilters
 from kvjax.methods.quest import quest
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.streaming_llm import streaming_llm
@@ -23,7 +30,12 @@ from kvjax.methods.tova import tova
 __all__ = [
     "ada_expected",
     "adakv",
+    "chunkkv",
+    "compactor",
     "compresskv",
+    "critical_adakv",
+    "criticalkv",
+    "cur",
     "d2o",
     "expected_attention",
     "full",
@@ -34,8 +46,10 @@ __all__ = [
     "knorm",
     "lagkv",
     "local_window",
+    "non_causal_attention",
     "pyramid_keydiff",
     "pyramidkv",
+    "qfilters",
     "quest",
     "snapkv",
     "streaming_llm",

@@ -12,7 +12,8 @@ from kvjax.select import BlockShare
 
 
 def lagkv(
-    budget: int | float = 256, sinks: int = 4, lag: int = 128, cross: bool = False, recursive: bool = False, value_weight: float = 1.0
+    budget: int | float = 256, sinks: int = 4, lag: int = 128, cross: bool = False, recursive: bool = False,
+    value_weight: float = 1.0,
 ) -> Policy:  # fmt: skip
     """Once after the prompt, or as the text grows.
 

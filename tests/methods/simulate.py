@@ -23,7 +23,7 @@ def simulate(lm, held: list[Held], tokens: list[int], start: int) -> np.ndarray:
         x = lm.decoder.embed(lm.params, jnp.asarray([[token]], jnp.int32))
         for layer, weights in zip(held, lm.params["layers"], strict=True):
 
-            def attend(heads, layer=layer):
+            def attend(heads, layer=layer, at=at):
                 q, k, v = np.asarray(heads.q[0, :, :, 0]), np.asarray(heads.k[0, :, 0]), np.asarray(heads.v[0, :, 0])
                 out = layer.step(q, k, v, at)
                 return jnp.asarray(out[None, :, :, None], heads.q.dtype), None

@@ -25,7 +25,8 @@ def view_of(k, v):
 
 def test_a4_spreads_and_block_scores():
     blocks = jnp.asarray(KEYS[0, 1:7].reshape(3, 2, 2), jnp.float32)
-    np.testing.assert_allclose(spread(blocks, jnp.ones((3, 2), bool), 0.0)[:2], [[0.707107, 1.178511], [0.707107, 2.12132]], atol=1e-6)
+    of_blocks = spread(blocks, jnp.ones((3, 2), bool), 0.0)
+    np.testing.assert_allclose(of_blocks[:2], [[0.707107, 1.178511], [0.707107, 2.12132]], atol=1e-6)
     s_k = block_scores(blocks, jnp.ones((3, 2), bool), 0.0)
     np.testing.assert_allclose(s_k[:2], [[0.384284, 0.615716], [0.19557, 0.80443]], atol=1e-6)
 
