@@ -4,7 +4,9 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float32, Int32
 
 
 def number_of(x: Any) -> Any:
@@ -41,3 +43,17 @@ def slots_of(budget: int | float, length: int) -> int:
     if isinstance(value, int):
         return value
     return max(1, math.floor(length * float(value) + 1e-9))
+
+
+def share_of(budget: Any, length: Int32[Array, " b"]) -> Float32[Array, " b"]:
+    """A budget inside a program, slots or a share, as a share of `length` tokens, at most 1."""
+    budget = jnp.asarray(budget)
+    share = budget / length if jnp.issubdtype(budget.dtype, jnp.integer) else jnp.broadcast_to(budget, length.shape)
+    return jnp.minimum(share, 1.0).astype(jnp.float32)
+
+
+def slots_in(budget: Any, length: Int32[Array, " b"]) -> Int32[Array, " b"]:
+    """A budget inside a program as slots of `length` tokens, at least 1: see `slots_of`."""
+    budget = jnp.asarray(budget)
+    slots = budget if jnp.issubdtype(budget.dtype, jnp.integer) else jnp.floor(length * budget * (1 + 1e-6))
+    return jnp.clip(jnp.broadcast_to(slots, length.shape).astype(jnp.int32), 1, length)

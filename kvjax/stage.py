@@ -62,6 +62,11 @@ class Scorer(Stage):
         """Higher is kept first; values at invalid slots do not matter."""
         raise NotImplementedError(f"{type(self).__name__} must define score(view, evidence)")
 
+    def second(self, view: LayerView, evidence: Evidence, scores: Scores) -> PyTree:
+        """A second ranking beside `scores`, for selectors of two stages (`ranking.second`); () for none."""
+        del view, evidence, scores
+        return ()
+
 
 class Allocator(Stage):
     """Scores of all layers, and what else it measures of each, → slots for every head, summing exactly to the total."""

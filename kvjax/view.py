@@ -58,6 +58,7 @@ class Ranking:
         protected: slots kept whatever their score (sinks, recent window).
         valid: slots that hold a token.
         pos: original positions.
+        second: a second ranking, for selectors of two stages; () where the scorer has none.
         measured: what the allocator measured of each layer, stacked [l, b, ...].
     """
 
@@ -65,4 +66,5 @@ class Ranking:
     protected: Bool[Array, "l b h n"]
     valid: Bool[Array, "l b h n"]
     pos: Int32[Array, "l b h n"]
+    second: PyTree = ()
     measured: PyTree = ()

@@ -70,7 +70,10 @@ _methods = kvjax.methods
 CASES = {
     "adakv": _small(_methods.adakv, window=8),
     "cake": _small(_methods.cake, window=8),
+    "chunkkv": _small(_methods.chunkkv, window=8),
     "compresskv": MethodCase(_compresskv),
+    "critical_adakv": _small(_methods.critical_adakv, window=8),
+    "criticalkv": _small(_methods.criticalkv, window=8),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
     "full": _without_budget(_methods.full),
     "hcattention": _without_budget(partial(_methods.hcattention, artefact=toy("hcattention"))),

@@ -41,13 +41,13 @@ class Decision:
 
 
 @jax.jit
-def _plan(allocate, select, scores, measured, length, mean_budget):
+def _plan(allocate, select, scores, second, measured, length, mean_budget):
     """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
     view = LayerView.of_prompt(length, scores.shape[1:])
     pos, valid = (jnp.broadcast_to(x, scores.shape) for x in (view.pos, view.valid))
     protect = jax.vmap(lambda budget: select.protected(view, budget))
     even = jnp.broadcast_to(jnp.minimum(mean_budget, length)[None, :, None], scores.shape[:3])
-    ranking = Ranking(scores=scores, protected=protect(even), valid=valid, pos=pos, measured=measured)
+    ranking = Ranking(scores=scores, protected=protect(even), valid=valid, pos=pos, second=second, measured=measured)
     budget = jnp.maximum(allocate(ranking, mean_budget), 1).astype(jnp.int32)
     keep = select(ranking.replace(protected=protect(budget)), budget)
     return keep, keep.sum(-1).astype(jnp.int32), budget
@@ -62,11 +62,11 @@ def _everything(scores, length):
 
 def _decide(row: PrefilledRow, policy: Policy, found: RowScores) -> Decision:
     """Keep masks, counts and budgets of one row, with its scores and state."""
-    scores, state, measured = found
+    scores, second, state, measured = found
     length = int(row.length[0])
     mean_budget = policy.mean_budget(length)
     asked = jnp.asarray([mean_budget], jnp.int32)
-    keep, count, budget = _plan(policy.allocate, policy.select, scores, measured, row.length, asked)
+    keep, count, budget = _plan(policy.allocate, policy.select, scores, second, measured, row.length, asked)
     if isinstance(policy.budget, int | np.integer) and policy.budget > length:
         budget = jnp.full_like(budget, policy.budget)
     fits = mean_budget >= length and not policy.allocate.given

@@ -1,5 +1,6 @@
 """What a scorer and an allocator make of a prefilled prompt, before any budget is given."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -34,9 +35,10 @@ def check(pre: Prefilled, policy: Policy) -> None:
 
 
 class RowScores(NamedTuple):
-    """Of one prompt, all layers: scores, and each layer's state of the scorer that decoding goes on with, and what was measured."""
+    """Of one prompt, all layers: both rankings, each layer's state of the scorer decoding goes on with, and what was measured."""
 
     scores: Float32[Array, "l 1 h n"]
+    second: PyTree
     state: tuple[PyTree, ...]
     measured: PyTree
 
@@ -95,17 +97,22 @@ def _score_row(row: PrefilledRow, policy: Policy) -> RowScores:
         score, allocate = policy.score.at(layer), policy.allocate.at(layer)
         other = None if decode_score is None else decode_score.at(layer)
         layers.append(score_layer(score, other, allocate, k, v, row.ids[None], row.length, evidence))
-    scores, states, measured = zip(*layers, strict=True)
-    return RowScores(jnp.stack(scores), states, jax.tree.map(lambda *x: jnp.stack(x), *measured))
+    scores, second, states, measured = zip(*layers, strict=True)
+    return RowScores(jnp.stack(scores), _stacked(second), states, _stacked(measured))
+
+
+def _stacked(layers: Sequence[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *x: jnp.stack(x), *layers)
 
 
 @jax.jit
 def score_layer(score: Scorer, decode_score: Scorer | None, allocate: Allocator, k, v, ids, length, evidence):
-    """One layer's scores, the state decoding goes on with, and what the allocator measures."""
+    """One layer's scores and second ranking, the state decoding goes on with, and what the allocator measures."""
     view = LayerView.of_prompt(length, k.shape[:3], k=k, v=v, ids=ids)
     mine = _observed(score, view, evidence)
     state = mine.state if decode_score is None else _observed(decode_score, view, evidence).state
-    return score.score(mine, evidence), state, allocate.measure(view, evidence)
+    scores = score.score(mine, evidence)
+    return scores, score.second(mine, evidence, scores), state, allocate.measure(view, evidence)
 
 
 def _observed(score: Scorer, view: LayerView, evidence: ev.Evidence) -> LayerView:

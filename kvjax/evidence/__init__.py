@@ -1,12 +1,15 @@
 """Evidence: what attention leaves behind for stages to read, and what each piece costs to record."""
 
 from kvjax.evidence.attention_statistics import AttentionStatistics
+from kvjax.evidence.chunk_attention import ChunkAttention
 from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.gate_values import GateValues
 from kvjax.evidence.need import Block, Need, Shape, Tokens
+from kvjax.evidence.numbers import ProjectedValueNorm
 from kvjax.evidence.per_token import HiddenStates, PerToken, RawKeys
 from kvjax.evidence.probed import Probed
 from kvjax.evidence.query_moments import Moments, QueryMoments, merge_moments
+from kvjax.evidence.query_spread import QuerySpread
 from kvjax.evidence.record import (
     STANDARD,
     Evidence,
@@ -22,10 +25,7 @@ from kvjax.evidence.record import (
 from kvjax.evidence.window_queries import WindowQueries
 
 __all__ = [
-    "STANDARD", "AttentionStatistics", "Block", "ColumnSums", "Evidence", "HiddenStates", "Moments", "Need", "PerToken", "Probed",
-    "QueryMoments", "RawKeys", "Shape", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe",
-    "of_layer", "ordered", "restrict", "union",
-    "STANDARD", "AttentionStatistics", "Block", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "Moments", "Need",
-    "PerToken", "QueryMoments", "RawKeys", "Shape", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments", "missing",
-    "observe", "of_layer", "ordered", "restrict", "union",
+    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "Moments", "Need",
+    "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments", "QuerySpread", "RawKeys", "STANDARD", "Shape", "Tokens",
+    "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

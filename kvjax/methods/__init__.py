@@ -3,7 +3,12 @@
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
 from kvjax.methods.cake import cake
+from kvjax.methods.chunkkv import chunkkv
+from kvjax.methods.compactor import compactor
 from kvjax.methods.compresskv import compresskv
+from kvjax.methods.critical_adakv import critical_adakv
+from kvjax.methods.criticalkv import criticalkv
+from kvjax.methods.cur import cur
 from kvjax.methods.d2o import d2o
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
@@ -16,8 +21,10 @@ from kvjax.methods.knorm import knorm
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.local_window import local_window
+from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
+from kvjax.methods.qfilters import qfilters
 from kvjax.methods.quest import quest
 from kvjax.methods.random import random
 from kvjax.methods.snapkv import snapkv
@@ -26,29 +33,10 @@ from kvjax.methods.tova import tova
 from kvjax.methods.trim_kv import trim_kv
 
 __all__ = [
-    "ada_expected", "adakv", "cake", "compresskv", "d2o", "duo_attention", "expected_attention", "full", "h2o", "hcattention",
-    "heterocache", "keydiff", "knorm", "kvzip", "lagkv", "local_window", "pyramid_keydiff", "pyramidkv", "quest", "random",
-    "snapkv", "streaming_llm", "tova",
-    "ada_expected",
-    "adakv",
-    "compresskv",
-    "d2o",
-    "duo_attention",
-    "expected_attention",
-    "full",
-    "h2o",
-    "hcattention",
-    "heterocache",
-    "keydiff",
-    "knorm",
-    "local_window",
-    "pyramid_keydiff",
-    "pyramidkv",
-    "quest",
-    "snapkv",
-    "streaming_llm",
-    "tova",
-    "trim_kv",
+    "ada_expected", "adakv", "cake", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
+    "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "knorm", "kvzip", "lagkv",
+    "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "snapkv",
+    "streaming_llm", "tova", "trim_kv",
 ]
 
 

@@ -2,25 +2,31 @@
 
 from kvjax.score.accumulated import AccumulatedAttention, VisibleMeanAttention
 from kvjax.score.drawn import Drawn
+from kvjax.score.compactor import Compactor
 from kvjax.score.expected import ExpectedAttention
 from kvjax.score.geometry import KeyDiff
 from kvjax.score.heads import AllMean, GroupMax, GroupMean
+from kvjax.score.in_blocks import BlockKeyDiff, ChunkKeyDiff
 from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
 from kvjax.score.mean_variance import MeanAndVariance
+from kvjax.score.leverage import WindowLeverage
+from kvjax.score.non_causal import NonCausalAttention
 from kvjax.score.norm import KeyNorm
 from kvjax.score.per_slot import per_slot
 from kvjax.score.pool import AvgPool, MaxPool, NoPool
 from kvjax.score.position import Recency
 from kvjax.score.reconstruction import Reconstruction
 from kvjax.score.retention import Retention
+from kvjax.score.query_filter import OwnQueryFilter, QueryFilter
+from kvjax.score.recent_on_top import RecentOnTop
 from kvjax.score.retrieval_heads import RetrievalHeads
+from kvjax.score.value_weighted import ValueWeighted
 from kvjax.score.window import WindowAttention
 
 __all__ = [
-    "AccumulatedAttention", "AllMean", "AvgPool", "Drawn", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm",
-    "LagSpread", "LastQuery", "MaxPool", "MeanAndVariance", "NoPool", "Recency", "Reconstruction", "RetrievalHeads",
-    "VisibleMeanAttention", "WindowAttention",
-    "AccumulatedAttention", "AllMean", "AvgPool", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LastQuery",
-    "MaxPool", "NoPool", "Recency", "Retention", "RetrievalHeads", "VisibleMeanAttention", "WindowAttention", "per_slot",
+    "AccumulatedAttention", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "Drawn", "ExpectedAttention",
+    "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "MaxPool", "MeanAndVariance", "NoPool",
+    "NonCausalAttention", "OwnQueryFilter", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Retention",
+    "RetrievalHeads", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "per_slot",
 ]  # fmt: skip

@@ -1,7 +1,12 @@
 """Selectors: scores and budgets → which slots stay."""
 
 from kvjax.select.block_share import BlockShare
+from kvjax.select.chunks import Chunks
+from kvjax.select.each_chunk import EachChunk
 from kvjax.select.heavy_recent import HeavyRecent
 from kvjax.select.topk import TopK
+from kvjax.select.two_stages import TwoStages
 
-__all__ = ["BlockShare", "HeavyRecent", "TopK"]
+__all__ = [
+    "BlockShare", "Chunks", "EachChunk", "HeavyRecent", "TopK", "TwoStages",
+]

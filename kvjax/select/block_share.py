@@ -4,10 +4,10 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
-from jax import lax
 from jaxtyping import Array, Bool, Int32
 
 from kvjax.score.lag import last_scored
+from kvjax.select.ranking import rank_within
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
 from kvjax.view import LayerView, Ranking
@@ -38,14 +38,5 @@ class BlockShare(Selector):
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
         del budget
         most = jnp.floor(self.share * self.lag * (1 + 1e-6) + 1e-6)
-        rank = _rank((ranking.pos - self.sinks) // self.lag, ranking)
+        rank = rank_within((ranking.pos - self.sinks) // self.lag, ranking)
         return ranking.valid & (ranking.protected | (rank < most))
-
-
-def _rank(block: Int32[Array, "l b h n"], ranking: Ranking) -> Int32[Array, "l b h n"]:
-    """How many slots of its own block go before a slot."""
-    block = jnp.where(ranking.valid, block, jnp.iinfo(jnp.int32).max)
-    order = jnp.lexsort((ranking.pos, -ranking.scores, block), axis=-1)
-    starts = jnp.pad(block[..., 1:] != block[..., :-1], ((0, 0),) * 3 + ((1, 0),), constant_values=True)
-    first = lax.cummax(jnp.where(starts, jnp.arange(block.shape[-1], dtype=jnp.int32), 0), axis=3)
-    return jnp.argsort(order, -1).astype(jnp.int32) - first

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, UInt32
+from jaxtyping import Array, Int32, UInt32
 
 from kvjax.view import Ranking
 
@@ -23,3 +23,15 @@ def keys(ranking: Ranking) -> UInt32[Array, "l b h n"]:
     raised = jnp.uint32(_PROTECTED) + jnp.clip(ranking.pos, 0, (1 << 22) - 1).astype(jnp.uint32)
     ordered = jnp.where(ranking.protected, raised, ordered)
     return jnp.where(ranking.valid, ordered, jnp.uint32(_INVALID))
+
+
+def rank_within(block: Int32[Array, "l b h n"], ranking: Ranking) -> Int32[Array, "l b h n"]:
+    """How many slots of its own block go before a slot in the order of keeping; equal keys: the lower position goes first.
+
+    Slots of a block lie side by side, blocks ascend.
+    """
+    block = jnp.where(ranking.valid, block, jnp.iinfo(jnp.int32).max)
+    order = jnp.lexsort((ranking.pos, ~keys(ranking), block), axis=-1)
+    starts = jnp.pad(block[..., 1:] != block[..., :-1], ((0, 0),) * 3 + ((1, 0),), constant_values=True)
+    first = lax.cummax(jnp.where(starts, jnp.arange(block.shape[-1], dtype=jnp.int32), 0), axis=3)
+    return jnp.argsort(order, -1).astype(jnp.int32) - first

@@ -46,6 +46,6 @@ def _after_prefill(lm, pre: Prefilled, cell: Cell, policy: Policy) -> list[tuple
 
 
 def _decided(cell: Cell) -> np.ndarray:
-    keep, head_wise = cell.arrays["keep"], press_of(cell)[1] == HEAD_WISE
+    keep, head_wise = cell.arrays["keep"], press_of(cell)[1] in HEAD_WISE
     safe = safe_entries(cell, keep.shape[-1]) if head_wise else 0
     return decided(keep, cell.arrays.get("scores"), cell.margin, shared=head_wise, safe=safe)

@@ -60,14 +60,17 @@ class GoldenModel:
 
 
 def _grouped(arrays: dict[str, np.ndarray]) -> dict[tuple[str, str | None], dict]:
-    """NAME/RATIO/ARRAY and decoding_NAME/ARRAY → {(name, ratio): arrays}, scores carried on from ratio to ratio."""
+    """NAME/RATIO/ARRAY and decoding_NAME/ARRAY → {(name, ratio): arrays}, scores carried on from ratio to ratio.
+
+    An array of no cell (filters, head scores) is in every cell."""
     cells, scores = {}, {}
+    shared = {key: value for key, value in arrays.items() if "/" not in key}
     for key, value in arrays.items():
         *cell, array = key.split("/")
         if len(cell) not in (1, 2):
             continue
         name, ratio = cell[0], cell[1] if len(cell) == 2 else None
-        cells.setdefault((name, ratio), {})[array] = value
+        cells.setdefault((name, ratio), dict(shared))[array] = value
     for (name, _), found in cells.items():
         scores[name] = found.get("scores", scores.get(name))
         if scores[name] is not None:

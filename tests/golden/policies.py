@@ -55,10 +55,15 @@ SCORERS: dict[str, Callable[[dict], Pieces]] = {
     "ExpectedAttentionPress": _expected,
     "KeyDiffPress": lambda p: (score.KeyDiff(), select.TopK()),
     "LagKVPress": _lag,
+    "CURPress": lambda p: (score.WindowLeverage(window=p["local_window_size"], sinks=p["num_sinks"]), select.TopK()),
+    "NonCausalAttnPress": lambda p: (score.NonCausalAttention(chunk=p["chunk_size"], filled=True), select.TopK()),
 }
 
 #: Wrappers around a scorer.
-HEAD_WISE, WHILE_DECODING = "AdaKVPress", "DecodingPress"
+HEAD_WISE, WHILE_DECODING = ("AdaKVPress", "CriticalAdaKVPress"), "DecodingPress"
+CRITICAL, CHUNKS = ("CriticalKVPress", "CriticalAdaKVPress"), "ChunkKVPress"
+#: Wrappers that say themselves how keys are measured.
+BY_BLOCKS = {"BlockPress": "block_size", "ChunkPress": "chunk_length"}
 #: Compared while decoding: only what reads no past queries, which the recorded form rotates to the current position.
 DECODING_SCORERS = {"KnormPress", "StreamingLLMPress", "TOVAPress", "KeyDiffPress"}
 
@@ -75,12 +80,17 @@ def covered(cell: Cell) -> bool:
     inner, wrapper = press_of(cell)
     if wrapper == WHILE_DECODING:
         return inner in DECODING_SCORERS
-    return inner in SCORERS and wrapper in (None, HEAD_WISE) and (wrapper is None or inner != "PyramidKVPress")
+    if wrapper in BY_BLOCKS:
+        return inner == "KeyDiffPress"
+    if inner == "QFilterPress":
+        return wrapper is None
+    return inner in SCORERS and wrapper in (None, *HEAD_WISE, *CRITICAL, CHUNKS) and (wrapper is None or inner != "PyramidKVPress")
 
 
 def parameters(cell: Cell) -> dict:
-    """The manifest's parameters over the defaults."""
-    return {**DEFAULTS, **cell.spec}
+    """The manifest's parameters over the defaults; it leaves out the window of one press, which is that of its other windows."""
+    given = {"window_size": 16} if press_of(cell)[1] == "CriticalAdaKVPress" else {}
+    return {**DEFAULTS, **given, **cell.spec}
 
 
 def policy_for(cell: Cell, length: int) -> Policy:
@@ -89,17 +99,40 @@ def policy_for(cell: Cell, length: int) -> Policy:
     A ratio is the share removed; the recorded form keeps int(length (1 - ratio)) in floating point, at least 1.
     """
     (inner, wrapper), p = press_of(cell), parameters(cell)
-    scorer, selector = SCORERS[inner](p)
+    scorer, selector = _pieces(cell, inner, p)
     if wrapper == WHILE_DECODING:
         when = kvjax.Every(p["compression_interval"], after_prefill=False)
         return Policy(score=scorer, select=selector, when=when, budget=p["target_size"])
     share = 1 - float(cell.ratio)
     policy = Policy(score=scorer, select=selector, budget=max(1, int(length * share)))
-    if wrapper == HEAD_WISE:
+    if wrapper in BY_BLOCKS:
+        return _by_blocks(policy, wrapper, p[BY_BLOCKS[wrapper]], share)
+    if wrapper == CHUNKS:
+        lifted = score.RecentOnTop(scorer, recent=p["window_size"])
+        return policy.replace(score=lifted, select=select.Chunks(size=p["chunk_length"], share=share))
+    if wrapper in CRITICAL:
+        two = select.TwoStages(first=p["first_stage_ratio"], protects=selector)
+        policy = policy.replace(score=score.ValueWeighted(scorer, eps=p["epsilon"]), select=two)
+    if wrapper in HEAD_WISE:
         return policy.replace(allocate=allocate.Adaptive(alpha=p["alpha_safeguard"]))
     if inner == "PyramidKVPress":
         return policy.replace(allocate=SharePyramid(p["beta"], p["window_size"], share))
     return policy
+
+
+def _pieces(cell: Cell, inner: str, p: dict) -> Pieces:
+    if inner == "QFilterPress":
+        return score.QueryFilter(filters=cell.arrays["q_filters"]), select.TopK()
+    if inner == "ExpectedAttentionPress" and press_of(cell)[1] in CRITICAL:
+        p = {**p, "epsilon": 0.0}  # what the wrapper is given
+    return SCORERS[inner](p)
+
+
+def _by_blocks(policy: Policy, wrapper: str, size: int, share: float) -> Policy:
+    """Keys measured as they arrive: against what was kept so far, or in chunks by themselves."""
+    if wrapper == "BlockPress":
+        return policy.replace(score=score.BlockKeyDiff(budget=policy.budget, block=size))
+    return policy.replace(score=score.ChunkKeyDiff(size=size), select=select.EachChunk(size=size, share=share))
 
 
 def safe_entries(cell: Cell, length: int) -> int:

@@ -46,10 +46,11 @@ def choose(reader: Reader, cache: KVCache, group: Group) -> tuple[Moves, Choice 
     def score_slots(layer, left, slots, used, order, budget):
         view = reader.view(cache, layer, slots, used, cache.state.score)
         evidence = reader.evidence(cache, layer, left, order)
-        return score.at(layer).score(view, evidence), select.protected(view, budget), view.pos
+        scores = score.at(layer).score(view, evidence)
+        return scores, score.at(layer).second(view, evidence, scores), select.protected(view, budget), view.pos
 
-    scores, protected, pos = group.each(score_slots, slots, used, order, group.budget)
-    ranking = Ranking(scores=scores, protected=protected, valid=used, pos=pos)
+    scores, second, protected, pos = group.each(score_slots, slots, used, order, group.budget)
+    ranking = Ranking(scores=scores, protected=protected, valid=used, pos=pos, second=second)
     keep = jnp.where(group.due[..., None], select(ranking, group.budget), used)
     moves = plan(regions(jnp.put_along_axis(keep, order, keep, -1, inplace=False)), regions(group.valid))
     return moves, Choice(slots, used, keep, scores) if reader.stages.merge.rewrites else ()

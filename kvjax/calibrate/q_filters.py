@@ -1,0 +1,23 @@
+"""Filters of Q-Filters from text: the direction that the queries of each KV head share."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float32
+
+from kvjax.evidence.query_spread import QuerySpread
+from kvjax.prefill.run import prefill
+from kvjax.score.query_filter import query_direction
+
+
+def q_filters(lm: Any, prompts: Any) -> Float32[np.ndarray, "l h d"]:
+    """`query_direction` of the queries of all prompts, for `kvjax.methods.qfilters(filters=...)`.
+
+    Source: Q-Filters, arXiv 2503.02812, section 3.2. Differs: sums are kept in place of the queries, all tokens count.
+    """
+    pre = prefill(lm, prompts, needs={QuerySpread()})
+    layers = zip(*(row.evidence for row in pre.rows), strict=True)
+    spreads = (jax.tree.map(lambda *x: sum(x), *(e.of(QuerySpread()) for e in rows)) for rows in layers)
+    return np.asarray(jnp.concatenate([query_direction(spread) for spread in spreads]))

@@ -1,0 +1,24 @@
+"""ChunkKV: runs of consecutive tokens stay or go together.
+
+*ChunkKV: Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM Inference*, arXiv 2502.00299.
+Stages: score RecentOnTop(WindowAttention) · select Chunks(size) · after the prompt.
+Differs: SnapKV's group means are summed over the KV heads; no reuse of one layer's chunks in the next.
+"""
+
+from typing import Any
+
+from kvjax.policy import Policy
+from kvjax.score import AvgPool, RecentOnTop, WindowAttention
+from kvjax.select import Chunks
+
+
+def chunkkv(
+    budget: int | float = 256, size: int = 20, window: int = 32, pool: Any = AvgPool(5), whole: bool = True
+) -> Policy:  # fmt: skip
+    """Keep the chunks of `size` tokens the window attends to most; a share keeps that share of the chunks.
+
+    Whole chunks seldom fill a budget exactly: whole=False takes part of the last one.
+    """
+    score = RecentOnTop(WindowAttention(window=window, pool=pool), recent=window)
+    share = budget if isinstance(budget, float) else None
+    return Policy(score=score, select=Chunks(size=size, share=share, whole=whole), budget=budget)

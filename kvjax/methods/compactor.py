@@ -1,0 +1,18 @@
+"""Compactor: keys that span the space of the others, and keys that their neighbours attend to.
+
+*Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate Leverage Scores*, arXiv 2507.08143.
+Stages: score Compactor(NonCausalAttention) · select TopK(sinks, recent) · after the prompt.
+Records the keys before the rotary embedding, and one number a query head and token. Differs: a short last chunk is not filled up.
+"""
+
+from kvjax.policy import Policy
+from kvjax.score import Compactor, NonCausalAttention
+from kvjax.select import TopK
+
+
+def compactor(
+    budget: int | float = 0.5, chunk: int = 256, width: int | None = 48, sinks: int = 8, recent: int = 4, seed: int = 0
+) -> Policy:  # fmt: skip
+    """Keep both ends and the tokens of highest removed share · z(leverage) + z(attention); `width` and `seed` of the sketch."""
+    score = Compactor(attention=NonCausalAttention(chunk=chunk), budget=budget, width=width, seed=seed)
+    return Policy(score=score, select=TopK(sinks=sinks, recent=recent), budget=budget)

@@ -1,0 +1,19 @@
+"""CriticalAdaKV: CriticalKV's two stages inside head budgets that follow the scores.
+
+*CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective*, arXiv 2502.03805, with Ada-KV's budgets.
+Stages: as CriticalKV · allocate Adaptive(alpha) on the scores of the first stage. Heads are really of different lengths.
+"""
+
+from typing import Any
+
+from kvjax.allocate import Adaptive
+from kvjax.methods.criticalkv import criticalkv
+from kvjax.policy import Policy
+from kvjax.score import AvgPool
+
+
+def critical_adakv(
+    budget: int | float = 256, window: int = 32, pool: Any = AvgPool(5), first: float = 0.5, eps: float = 1e-4, alpha: float = 0.2
+) -> Policy:  # fmt: skip
+    """CriticalKV with a layer's slots shared out to its heads by attention; every head is sure of alpha · budget."""
+    return criticalkv(budget, window, pool, first, eps).replace(allocate=Adaptive(alpha=alpha))

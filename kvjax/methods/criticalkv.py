@@ -1,0 +1,21 @@
+"""CriticalKV: half of the budget by attention, half by attention times the size of the projected value.
+
+*CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective*, arXiv 2502.03805.
+Stages: score ValueWeighted(WindowAttention) · select TwoStages(first, recent=window) · after the prompt.
+Needs the layer's output projection while the prompt is read; one number a slot is stored.
+Differs: norms are averaged over the query heads of a KV head.
+"""
+
+from typing import Any
+
+from kvjax.policy import Policy
+from kvjax.score import AvgPool, ValueWeighted, WindowAttention
+from kvjax.select import TopK, TwoStages
+
+
+def criticalkv(
+    budget: int | float = 256, window: int = 32, pool: Any = AvgPool(5), first: float = 0.5, eps: float = 1e-4
+) -> Policy:  # fmt: skip
+    """Keep the window; SnapKV's scores fill `first` of the budget, (score + eps) · mean ‖v W_o‖₁ the rest."""
+    score = ValueWeighted(WindowAttention(window=window, pool=pool), eps=eps)
+    return Policy(score=score, select=TwoStages(first=first, protects=TopK(recent=window)), budget=budget)

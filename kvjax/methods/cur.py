@@ -1,0 +1,18 @@
+"""CUR: tokens that hold much of their neighbourhood's key and value norms.
+
+*CurDKV: Value-Guided KV Compression for LLMs via Approximated CUR Decomposition*, arXiv 2509.15038.
+Stages: score WindowLeverage(window) · select TopK(sinks) · after the prompt. Needs no queries.
+Differs: squared norms in short windows, as kvpress has it, in place of the paper's leverage scores of a random projection.
+"""
+
+from typing import Any
+
+from kvjax.policy import Policy
+from kvjax.score import WindowLeverage
+from kvjax.score.leverage import Product
+from kvjax.select import TopK
+
+
+def cur(budget: int | float = 256, sinks: int = 4, window: int | None = 16, combine: Any = Product()) -> Policy:
+    """Keep the sinks and the tokens of largest key norm times value norm, relative to `window` neighbours."""
+    return Policy(score=WindowLeverage(window=window, sinks=sinks, combine=combine), select=TopK(sinks=sinks), budget=budget)

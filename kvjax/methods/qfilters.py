@@ -1,0 +1,17 @@
+"""Q-Filters: keys against the one direction a head's queries share.
+
+*Q-Filters: Leveraging QK Geometry for Efficient KV Cache Compression*, arXiv 2503.02812.
+Stages: score QueryFilter(filters), or OwnQueryFilter · after the prompt.
+Filters come from `kvjax.calibrate.q_filters`; without them the prompt's own queries give the direction.
+"""
+
+from typing import Any
+
+from kvjax.policy import Policy
+from kvjax.score import OwnQueryFilter, QueryFilter
+
+
+def qfilters(budget: int | float = 256, filters: Any = None, origin: str = "") -> Policy:
+    """Keep the keys of largest -f · k; `origin` names the model and text the filters came from."""
+    score = OwnQueryFilter() if filters is None else QueryFilter(filters=filters, origin=origin)
+    return Policy(score=score, budget=budget)

@@ -1,0 +1,33 @@
+"""Scorers that change what another one says."""
+
+from typing import Any
+
+from jaxtyping import PyTree
+
+from kvjax.evidence import Evidence, Need
+from kvjax.stage import Scorer
+from kvjax.types import Layer, Scores
+from kvjax.view import LayerView
+
+
+class Around(Scorer):
+    """Base of scorers around another, their field `score_of`: needs, state and checks are its own unless overridden."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return self.score_of.needs
+
+    def at(self, layer: Layer) -> "Around":
+        return self.replace(score_of=self.score_of.at(layer))
+
+    def check(self, model: Any, length: int, mean_budget: int) -> None:
+        self.score_of.check(model, length, mean_budget)
+
+    def init(self, shape: tuple[int, int, int]) -> PyTree:
+        return self.score_of.init(shape)
+
+    def observe(self, view: LayerView, evidence: Evidence) -> PyTree:
+        return self.score_of.observe(view, evidence)
+
+    def score(self, view: LayerView, evidence: Evidence) -> Scores:
+        return self.score_of.score(view, evidence)
