@@ -1,0 +1,65 @@
+"""What the documents say runs: following docs/add_a_method.md in a package of one's own."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import ids_of, toy_config
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def blocks(document: Path) -> dict[str, str]:
+    """Python blocks whose first line names their file."""
+    found = re.findall(r"```python\n# (\S+\.py)\n(.*?)```", document.read_text(), re.S)
+    return dict(found)
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """The files of docs/add_a_method.md, as its reader would have them."""
+    (tmp_path / "mine").mkdir()
+    for name, text in blocks(DOCS / "add_a_method.md").items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name == "mine" or name.startswith("mine.")]:
+        del sys.modules[name]
+
+
+def test_the_three_examples_work_by_following_the_page(package):
+    import kvjax
+
+    scope = {"CONFIG": toy_config(), "IDS": ids_of(90)}
+    exec(compile((package / "use.py").read_text(), "use.py", "exec"), scope)
+    outputs = scope["outputs"]
+    assert list(outputs) == ["peaks", "gate", "one-bit values", "peaks over one-bit values"]
+    for name in ("peaks", "gate", "peaks over one-bit values"):
+        assert (outputs[name].cache.lengths == 32).all()
+    pre, peaks = scope["pre"], scope["policies"]["peaks"]
+    kept = kvjax.compress(pre, peaks.replace(when=kvjax.AfterPrefill()))
+    rows = np.asarray(pre.rows[0].evidence[0].data["attention_max"])[0, :, :, :90].max(1)
+    protected = {*range(4), 89}
+    for h in range(2):
+        best = sorted(set(range(90)) - protected, key=lambda j: (-rows[h, j], j))[: 32 - 5]
+        np.testing.assert_array_equal(kept.kept(0)[0][h], sorted(protected | set(best)))
+    plain = kvjax.compress(pre, scope["policies"]["one-bit values"].replace(encode=kvjax.encode.Stored()))
+    bits = outputs["one-bit values"].cache
+    assert bits.slot_nbytes == plain.slot_nbytes - 16 * 4 + 2 + 2
+
+
+def test_documents_hold_no_history():
+    for path in DOCS.glob("*.md"):
+        if path.name in ("architecture.md", "glossary.md", "add_a_method.md", "methods.md"):
+            text = path.read_text()
+            assert not re.search(r"\b[0-9a-f]{7,40}\b", text) and "by hand" not in text, path
+
+
+@pytest.mark.parametrize("name", ["architecture.md"])
+def test_files_that_documents_name_exist(name):
+    root = DOCS.parent / "kvjax"
+    for found in re.findall(r"`([a-z_/]+\.py)`", (DOCS / name).read_text()):
+        assert any((base / found).exists() for base in (root, root.parent)), found
