@@ -9,7 +9,7 @@ from flax import struct
 from kvjax import stage
 from kvjax.allocate import Uniform
 from kvjax.budget import check_budget, slots_of
-from kvjax.encode import Stored
+from kvjax.encode import Absolute, Stored
 from kvjax.evidence import Need, union
 from kvjax.merge import Drop
 from kvjax.retrieve import FullAttention
@@ -81,6 +81,22 @@ class Policy:
             )
         for slot in _SLOTS:
             getattr(self, slot).check(model, length, self.mean_budget(length))
+        self._check_loops()
+        if self.retrieve.reads_keys and not isinstance(self.encode.positions, Absolute):
+            raise ValueError(
+                f"{type(self.retrieve).__name__} reads stored keys where the text has them, which {self.encode.positions!r} moves: "
+                "use Absolute() positions or another retriever"
+            )
+
+    def _check_loops(self) -> None:
+        """An eviction while decoding loops over layers as data: raise ValueError for a stage that tells them apart before."""
+        stages = self.decode_stages()
+        static = [] if stages is None else [x for x in (stages.score, stages.select, stages.merge) if x.static_layers]
+        if static:
+            raise ValueError(
+                f"{type(static[0]).__name__} differs by layer, which an eviction while decoding cannot: give Every(score=...) or "
+                "WhenFull(score=...) one scorer, and one selector and merger for all layers"
+            )
 
     def mean_budget(self, length: int) -> int:
         """Mean slots per KV head for a prompt of `length` tokens, never more than it has."""

@@ -22,6 +22,9 @@ from kvjax.view import LayerView, Ranking
 class Stage:
     """What the stages of a policy share."""
 
+    #: Whether `at` must know its layer when a program is built: not while an eviction loops over layers.
+    static_layers: ClassVar[bool] = False
+
     @property
     def needs(self) -> frozenset[Need]:
         """The evidence this stage reads; nothing else is recorded for it."""
@@ -101,6 +104,10 @@ class Selector(Stage):
         """Slots that stay whatever their score; they count inside the budget."""
         raise NotImplementedError(f"{type(self).__name__} must define protected(view, budget)")
 
+    def protected_by_layer(self, view: LayerView, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
+        """`protected` of every layer, each with its budgets; the slots are a prompt's, the same in all layers."""
+        return jax.vmap(lambda budget: self.protected(view, budget))(budget)
+
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
         """Mask of min(budget, held) slots a head, or of fewer where the selector is not exact; at least one."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(ranking, budget)")
@@ -139,6 +146,8 @@ class Encoder(Stage):
 
     #: Where values live (`kvjax.placement`).
     placement: Any = None
+    #: Where keys and queries stand (`kvjax.encode.positions`).
+    positions: Any = None
 
     @property
     def dense(self) -> bool:
@@ -195,6 +204,8 @@ class Retriever(Stage):
     stepwise: ClassVar[bool] = False
     #: Whether `attend` needs a static bound on the slots of a region.
     padded: ClassVar[bool] = False
+    #: Whether it reads stored keys itself, beside the encoder's scores: they must stand where the text has them.
+    reads_keys: ClassVar[bool] = False
 
     def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
         """The state after `compress`, on the host side: a `RetrieverState`, or ().

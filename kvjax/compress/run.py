@@ -133,6 +133,7 @@ def _packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom
         logits=jnp.stack([row.logits for row in pre.rows]),
         evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
         placement=policy.encode.placement,
+        positions=policy.encode.positions,
     )
     return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
 

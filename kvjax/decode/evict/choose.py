@@ -29,7 +29,7 @@ def fold_state(reader: Reader, cache: KVCache, group: Group) -> KVCache:
         return cache
 
     def observe(layer, left, slots, valid):
-        view = reader.view(cache, layer, slots, valid, before)
+        view = reader.seen(cache, layer, slots, valid, before)
         return score.at(layer).observe(view, reader.evidence(cache, layer, left))
 
     after = group.each(observe, group.slots, group.valid)
@@ -44,7 +44,7 @@ def choose(reader: Reader, cache: KVCache, group: Group) -> tuple[Moves, Choice 
     slots, used, order = _by_position(cache, group)
 
     def score_slots(layer, left, slots, used, order, budget):
-        view = reader.view(cache, layer, slots, used, cache.state.score)
+        view = reader.seen(cache, layer, slots, used, cache.state.score)
         evidence = reader.evidence(cache, layer, left, order)
         scores = score.at(layer).score(view, evidence)
         return scores, score.at(layer).second(view, evidence, scores), select.protected(view, budget), view.pos
