@@ -101,7 +101,8 @@ class KVCache:
         return np.asarray(self.length)
 
     def _bytes(self, host: bool) -> int:
-        kept = [getattr(self, f.name) for f in fields(self) if f.name not in ("logits", "position", "steps", "placement", "positions")]
+        others = ("logits", "position", "steps", "placement", "positions")
+        kept = [getattr(self, f.name) for f in fields(self) if f.name not in others]
         return sum(store_nbytes(x) for x in jax.tree.leaves(kept, is_leaf=is_store) if on_host(x) == host)
 
     @property
