@@ -56,7 +56,7 @@ def _fullest(cache: KVCache, policy: Policy, new_tokens: int, block: int) -> np.
     length, budget = cache.lengths, np.asarray(cache.budget)
     headroom = policy.when.headroom(new_tokens, block)
     settled = np.maximum(length, np.minimum(budget, length + new_tokens)) if policy.when.decoding else length
-    return np.minimum(settled + headroom, length + new_tokens)
+    return settled + headroom if policy.when.reallocate else np.minimum(settled + headroom, length + new_tokens)
 
 
 def make_room(
