@@ -6,6 +6,8 @@ In the order of the data path: `prefill` a prompt once, `compress` it with any n
 from kvjax import allocate, codec, encode, evidence, merge, methods, placement, retrieve, score, select
 from kvjax import gates
 from kvjax import train
+from kvjax import allocate, encode, evidence, merge, methods, placement, retrieve, score, select
+from kvjax.by_layer import by_layer
 from kvjax.cache import KVCache, stack
 from kvjax.compress import PromptScores, compress, score_prompt
 from kvjax.decode import Decoded, Extended, Greedy, Sample, decode, extend, stream
@@ -22,6 +24,7 @@ __all__ = [
     "load_prefilled", "merge", "methods", "placement", "prefill", "probe", "retrieve", "save_prefilled", "score", "score_prompt",
     "second_pass", "select", "stack", "stream",
     "Sample", "StarAttention", "WhenFull", "allocate", "compress", "decode", "encode", "evidence", "extend", "gates", "generate",
+    "Sample", "StarAttention", "WhenFull", "allocate", "by_layer", "compress", "decode", "encode", "evidence", "extend", "generate",
     "load_prefilled", "merge", "methods", "placement", "prefill", "retrieve", "save_prefilled", "score", "score_prompt", "select",
     "stack", "stream", "train",
 ]  # fmt: skip

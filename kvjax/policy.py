@@ -9,7 +9,7 @@ from flax import struct
 from kvjax import stage
 from kvjax.allocate import Uniform
 from kvjax.budget import check_budget, slots_of
-from kvjax.encode import Stored
+from kvjax.encode import Absolute, Stored
 from kvjax.evidence import Need, union
 from kvjax.merge import Drop
 from kvjax.retrieve import FullAttention
@@ -81,6 +81,31 @@ class Policy:
             )
         for slot in _SLOTS:
             getattr(self, slot).check(model, length, self.mean_budget(length))
+        self._check_loops()
+        self._check_reallocation()
+        if self.retrieve.reads_keys and not isinstance(self.encode.positions, Absolute):
+            raise ValueError(
+                f"{type(self.retrieve).__name__} reads stored keys where the text has them, which {self.encode.positions!r} moves: "
+                "use Absolute() positions or another retriever"
+            )
+
+    def _check_loops(self) -> None:
+        """An eviction while decoding loops over layers as data: raise ValueError for a stage that tells them apart before."""
+        stages = self.decode_stages()
+        static = [] if stages is None else [x for x in (stages.score, stages.select, stages.merge) if x.static_layers]
+        if static:
+            raise ValueError(
+                f"{type(static[0]).__name__} differs by layer, which an eviction while decoding cannot: give Every(score=...) or "
+                "WhenFull(score=...) one scorer, and one selector and merger for all layers"
+            )
+
+    def _check_reallocation(self) -> None:
+        """Raise ValueError for an allocator that cannot be asked again while decoding."""
+        if self.when.reallocate and (not self.allocate.exact or self.allocate.needs):
+            raise ValueError(
+                f"{type(self.allocate).__name__} cannot share out budgets anew while decoding: that takes one whose totals are "
+                "exact and that reads scores alone (Adaptive, Uniform)"
+            )
 
     def mean_budget(self, length: int) -> int:
         """Mean slots per KV head for a prompt of `length` tokens, never more than it has."""
@@ -94,11 +119,12 @@ class Policy:
     def decode_stages(self) -> "DecodeStages | None":
         """What the decode program contains beside its retriever: nothing if nothing is evicted while decoding.
 
-        What was allocated is in the cache by then, as integers.
+        What was allocated is in the cache by then, as integers; the allocator is asked again only if `when` says so.
         """
         if not self.when.decoding:
             return None
-        return DecodeStages(score=self.decode_score, select=self.select, merge=self.merge, when=self.when)
+        again = self.allocate if self.when.reallocate else None
+        return DecodeStages(score=self.decode_score, select=self.select, merge=self.merge, when=self.when, allocate=again)
 
 
 @struct.dataclass
@@ -109,6 +135,7 @@ class DecodeStages:
     select: stage.Selector
     merge: stage.Merger
     when: stage.Schedule
+    allocate: stage.Allocator | None = None
 
 
 def _misplaced(given: Any, kind: type) -> bool:

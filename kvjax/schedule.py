@@ -24,6 +24,13 @@ class Every(Schedule):
         after_prefill: whether the prompt itself is cut to the budget before decoding.
         score: the scorer while decoding; None for the policy's own.
         grows: whether the selector may leave more than the budget, so that what is held can grow with the text.
+        reallocate: whether the allocator shares out a row's slots anew at every eviction, so that heads trade slots. All layers are
+            ranked at once; the allocator must be exact and read scores alone.
+        growth: slots by which a head may outgrow its budget in one call of `decode` or `extend`. Room for them is reserved; regions
+            are rounded up to 8 slots, and a head may fill its region.
+
+    Raises:
+        ValueError: both `grows` and `reallocate`, whose totals contradict each other.
     """
 
     decoding: ClassVar[bool] = True
@@ -31,13 +38,27 @@ class Every(Schedule):
     after_prefill: bool = struct.field(pytree_node=False, default=True)
     score: Scorer | None = None
     grows: bool = struct.field(pytree_node=False, default=False)
+    reallocate: bool = struct.field(pytree_node=False, default=False)
+    growth: int = struct.field(pytree_node=False, default=64)
+
+    def __post_init__(self):
+        if self.grows and self.reallocate:
+            raise ValueError("Every(grows=True) lets a total grow, Every(reallocate=True) keeps it: choose one")
 
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
         time = (steps // self.k > (steps - new) // self.k)[:, None]
+        if self.reallocate:
+            return time & jnp.broadcast_to((held.sum((0, 2)) > budget.sum((0, 2)))[:, None], held.shape)
         return time | jnp.zeros_like(held, bool) if self.grows else (held > budget) & time
 
+    def until_next(self, new: Int32[Array, " b"]) -> Int32[Array, " b"]:
+        return jnp.asarray(self.k, jnp.int32) - 1 + new
+
     def headroom(self, new_tokens: int, block: int) -> int:
-        return new_tokens if self.grows else min(int(self.k) - 1 + block, new_tokens)
+        until_next = int(self.k) - 1 + block
+        if self.reallocate:
+            return min(self.growth, new_tokens) + until_next
+        return new_tokens if self.grows else min(until_next, new_tokens)
 
 
 @struct.dataclass

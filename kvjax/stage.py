@@ -22,6 +22,9 @@ from kvjax.view import LayerView, Ranking
 class Stage:
     """What the stages of a policy share."""
 
+    #: Whether `at` must know its layer when a program is built: not while an eviction loops over layers.
+    static_layers: ClassVar[bool] = False
+
     @property
     def needs(self) -> frozenset[Need]:
         """The evidence this stage reads; nothing else is recorded for it."""
@@ -101,6 +104,10 @@ class Selector(Stage):
         """Slots that stay whatever their score; they count inside the budget."""
         raise NotImplementedError(f"{type(self).__name__} must define protected(view, budget)")
 
+    def protected_by_layer(self, view: LayerView, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
+        """`protected` of every layer, each with its budgets; the slots are a prompt's, the same in all layers."""
+        return jax.vmap(lambda budget: self.protected(view, budget))(budget)
+
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
         """Mask of min(budget, held) slots a head, or of fewer where the selector is not exact; at least one."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(ranking, budget)")
@@ -139,6 +146,8 @@ class Encoder(Stage):
 
     #: Where values live (`kvjax.placement`).
     placement: Any = None
+    #: Where keys and queries stand (`kvjax.encode.positions`).
+    positions: Any = None
 
     @property
     def dense(self) -> bool:
@@ -195,6 +204,8 @@ class Retriever(Stage):
     stepwise: ClassVar[bool] = False
     #: Whether `attend` needs a static bound on the slots of a region.
     padded: ClassVar[bool] = False
+    #: Whether it reads stored keys itself, beside the encoder's scores: they must stand where the text has them.
+    reads_keys: ClassVar[bool] = False
 
     def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
         """The state after `compress`, on the host side: a `RetrieverState`, or ().
@@ -233,11 +244,13 @@ class Schedule(Stage):
             program.
         after_prefill: whether the prompt is cut to its budget before the first token is decoded.
         score: the scorer while decoding; None for the policy's own.
+        reallocate: whether budgets are shared out anew when a row is due, all its layers together.
     """
 
     decoding: ClassVar[bool] = False
     after_prefill: bool = True
     score: Scorer | None = None
+    reallocate: bool = False
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -246,6 +259,10 @@ class Schedule(Stage):
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
         """Which heads are cut back to their budget after a step; `steps` counts a row's tokens since the prompt, `new` included."""
         raise NotImplementedError(f"{type(self).__name__} never evicts while decoding")
+
+    def until_next(self, new: Int32[Array, " b"]) -> Int32[Array, " b"]:
+        """Most tokens a row takes before it can be due again, `new` at a time."""
+        raise NotImplementedError(f"{type(self).__name__} never shares out budgets anew")
 
     def headroom(self, new_tokens: int, block: int) -> int:
         """Slots a head needs above its budget to take `new_tokens` more tokens, `block` at a time."""

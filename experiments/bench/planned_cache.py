@@ -112,4 +112,5 @@ def _cache(decoder: Any, policy: Policy, row: Row, slots: int, **regions: Any) -
         evidence=carried([row.evidence], policy.needs, policy),
         memory=jax.tree.map(lambda x: jnp.zeros((decoder.layers, 1), x.dtype), policy.merge.begin(1)),
         placement=policy.encode.placement,
+        positions=policy.encode.positions,
     )  # fmt: skip

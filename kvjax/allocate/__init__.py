@@ -2,6 +2,7 @@
 
 from kvjax.allocate.across_model import AcrossModel
 from kvjax.allocate.adaptive import Adaptive
+from kvjax.allocate.by_layer import AllocateByLayer, Everything
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.full_heads import FullHeads, full_heads
 from kvjax.allocate.layer_weights import LayerWeights
@@ -27,4 +28,25 @@ __all__ = [
     "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax",
     "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "Uniform", "WholeLayers", "exact_alloc",
     "full_heads",
+    "Adaptive",
+    "AllocateByLayer",
+    "ArgMax",
+    "AttentionVariance",
+    "Everything",
+    "ExactTotal",
+    "ExponentialDecay",
+    "Floor",
+    "HeadsMinMax",
+    "InverseVarianceSoftmax",
+    "LayerWeights",
+    "LayersMinMax",
+    "Pyramid",
+    "PyramidRounded",
+    "Raw",
+    "Reciprocal",
+    "RoleBudgets",
+    "RoundRobin",
+    "Uniform",
+    "WholeLayers",
+    "exact_alloc",
 ]

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int32, UInt32
 
-from kvjax.allocate.uniform import Uniform
+from kvjax.allocate.uniform import Uniform, held
 from kvjax.evidence import Evidence, Need
 from kvjax.kernels.select_top import select_top
 from kvjax.select.ranking import keys
@@ -54,6 +54,6 @@ class Adaptive(Allocator):
         return self.layers.measure(view, evidence)
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        budget = self.layers(ranking, mean_budget)
+        budget, most = self.layers(ranking, mean_budget), held(ranking)
         safe = jnp.floor(budget * self.alpha * (1 + 1e-6) + 1e-6).astype(jnp.int32)
-        return flattened_counts(keys(ranking), budget, jnp.clip(safe, 1, budget))
+        return flattened_counts(keys(ranking), budget, jnp.clip(safe, 1, jnp.minimum(budget, most)))

@@ -15,7 +15,7 @@ def held(ranking: Ranking) -> Int32[Array, "l b h"]:
 
 @struct.dataclass
 class Uniform(Allocator):
-    """b_lh = mean_budget for every layer and head."""
+    """b_lh = mean_budget for every layer and head, whatever it holds."""
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        return jnp.minimum(mean_budget[None, :, None], held(ranking))
+        return jnp.broadcast_to(mean_budget[None, :, None], ranking.valid.shape[:3]).astype(jnp.int32)

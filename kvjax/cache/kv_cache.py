@@ -9,6 +9,7 @@ from flax import struct
 from jaxtyping import Array, Float32, Int32, PyTree
 
 from kvjax.cache.retriever_state import RetrieverState
+from kvjax.encode.positions import Absolute, PositionPolicy
 from kvjax.evidence import Evidence
 from kvjax.placement import OnDevice
 from kvjax.placement.store import is_store, on_host, store_nbytes
@@ -53,6 +54,7 @@ class KVCache:
         retrieval: the retriever's state.
         fitted: what the codecs of keys and of values were fitted to on each prompt, leaves [L, B, ...].
         placement: where `v` lives, the seam it is read and written through.
+        positions: where keys and queries stand, hence which keys are stored.
     """
 
     k: PyTree
@@ -71,6 +73,7 @@ class KVCache:
     retrieval: Any = ()
     fitted: tuple[PyTree, PyTree] = ((), ())
     placement: OnDevice = struct.field(pytree_node=False, default=OnDevice())
+    positions: PositionPolicy = struct.field(pytree_node=False, default=Absolute())
 
     @property
     def slots(self) -> int:
@@ -98,7 +101,8 @@ class KVCache:
         return np.asarray(self.length)
 
     def _bytes(self, host: bool) -> int:
-        kept = [getattr(self, f.name) for f in fields(self) if f.name not in ("logits", "position", "steps", "placement")]
+        others = ("logits", "position", "steps", "placement", "positions")
+        kept = [getattr(self, f.name) for f in fields(self) if f.name not in others]
         return sum(store_nbytes(x) for x in jax.tree.leaves(kept, is_leaf=is_store) if on_host(x) == host)
 
     @property

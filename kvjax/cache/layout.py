@@ -61,7 +61,7 @@ def stack(caches: list[KVCache]) -> KVCache:
     """The rows of several caches as one batch, so that they decode together; none of them changes."""
     if not caches:
         raise ValueError("expected at least one cache to stack; got an empty list")
-    shapes = {(c.start.shape[0], c.start.shape[2], _rows(c.k), _rows(c.state), c.placement) for c in caches}
+    shapes = {(c.start.shape[0], c.start.shape[2], _rows(c.k), _rows(c.state), c.placement, c.positions) for c in caches}
     if len(shapes) > 1:
         raise ValueError(f"caches of different models or encodings cannot share a pool: {sorted(map(str, shapes))}")
     shift = np.cumsum([0] + [c.slots for c in caches[:-1]])
@@ -84,6 +84,7 @@ def stack(caches: list[KVCache]) -> KVCache:
         fitted=_joined([c.fitted for c in caches], 1),
         retrieval=states[0].stack(states) if isinstance(states[0], RetrieverState) else (),
         placement=first.placement,
+        positions=first.positions,
     )
     return resize(joined, np.asarray(joined.capacity))
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from kvjax.cache.kv_cache import SlotState
 from kvjax.codec import Codec
+from kvjax.encode.positions import PositionPolicy
 from kvjax.kernels.compact import pick
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled
@@ -23,18 +24,20 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
     """Fields of the cache: the pools (keys, values, positions, state) with every kept slot in its place, the merger's memory and
     what codecs were fitted to, leaves [L, B, ...]."""
     pools = empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
-    placement, memory, fitted = policy.encode.placement, [], []
+    placement, positions, memory, fitted = policy.encode.placement, policy.encode.positions, [], []
     elsewhere = None if placement.on_device else pools.pop("v")
     for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
         merge, encode = policy.merge.at(layer), policy.encode.at(layer)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
             scored = d.state[layer] if policy.when.decoding else ()
-            view, left = _merged(merge, row.k[layer], row.v[layer], row.length, d.keep, d.scores, layer=np.int32(layer))
+            k = positions.of_prompt(row.k[layer], row.evidence[layer])
+            view, left = _merged(merge, k, row.v[layer], row.length, d.keep, d.scores, layer=np.int32(layer))
             memory.append(left)
             pos, order, count = _order(d.keep, np.int32(layer))
             state = SlotState(score=scored, merge=view.state, bias=view.bias)
-            fitted.append((_fitted(encode.keys, view.k, d.keep, layer), _fitted(encode.values, view.v, d.keep, layer)))
-            k, v = (_encoded(*x, pos) for x in zip((encode.keys, encode.values), (view.k, view.v), fitted[-1], strict=True))
+            turned = _turned(positions, view.k, d.keep, row.length, rope=pre.decoder.rope, layer=np.int32(layer))
+            fitted.append((_fitted(encode.keys, turned, d.keep, layer), _fitted(encode.values, view.v, d.keep, layer)))
+            k, v = (_encoded(*x, pos) for x in zip((encode.keys, encode.values), (turned, view.v), fitted[-1], strict=True))
             rows = {"k": k, "v": v, "pos": pos, "state": state}
             where = order, start[layer, r][None], count
             pools = _write(pools, {name: rows[name] for name in pools}, *where)
@@ -52,7 +55,7 @@ def empty_pools(decoder: Any, policy: Policy, slots: int, dtype: Any) -> dict[st
     return {
         "k": k,
         "v": v,
-        "pos": jnp.zeros(slots, position_dtype(decoder.max_positions)),
+        "pos": jnp.zeros(slots, jnp.int32 if policy.encode.positions.at_reading else position_dtype(decoder.max_positions)),
         "state": _empty_state(policy, slots),
     }
 
@@ -79,6 +82,16 @@ def _rewritten(merge, k, v, length, keep, scores, *, layer):
     if merge.biased:
         view = view.replace(bias=jnp.zeros(shape, jnp.float32))
     return merge(view, keep[layer], scores[layer], merge.begin(shape[0]))
+
+
+def _turned(positions: PositionPolicy, k: Keys, keep, length, *, rope, layer) -> Keys:
+    """Keys where `positions` wants those that stay; nothing is computed where that is where they are."""
+    return _keys_of(positions, k, keep, length, rope=rope, layer=layer) if positions.turns else k
+
+
+@partial(jax.jit, static_argnames="rope")
+def _keys_of(positions, k, keep, length, *, rope, layer):
+    return positions.packed(k, keep[layer], length, rope)
 
 
 def _fitted(codec: Codec, x: Keys, keep: Bool[Array, "l b h n"], layer: int) -> PyTree:

@@ -45,11 +45,11 @@ def _plan(allocate, select, scores, second, measured, length, mean_budget):
     """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
     view = LayerView.of_prompt(length, scores.shape[1:])
     pos, valid = (jnp.broadcast_to(x, scores.shape) for x in (view.pos, view.valid))
-    protect = jax.vmap(lambda budget: select.protected(view, budget))
     even = jnp.broadcast_to(jnp.minimum(mean_budget, length)[None, :, None], scores.shape[:3])
-    ranking = Ranking(scores=scores, protected=protect(even), valid=valid, pos=pos, second=second, measured=measured)
+    protected = select.protected_by_layer(view, even)
+    ranking = Ranking(scores=scores, protected=protected, valid=valid, pos=pos, second=second, measured=measured)
     budget = jnp.maximum(allocate(ranking, mean_budget), 1).astype(jnp.int32)
-    keep = select(ranking.replace(protected=protect(budget)), budget)
+    keep = select(ranking.replace(protected=select.protected_by_layer(view, budget)), budget)
     return keep, keep.sum(-1).astype(jnp.int32), budget
 
 
@@ -133,6 +133,7 @@ def _packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom
         logits=jnp.stack([row.logits for row in pre.rows]),
         evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
         placement=policy.encode.placement,
+        positions=policy.encode.positions,
     )
     return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
 

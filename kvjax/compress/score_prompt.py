@@ -29,9 +29,14 @@ def check(pre: Prefilled, policy: Policy) -> None:
     lacking = ev.missing(pre.needs, policy.needs)
     if lacking:
         raise ValueError(
-            f"{type(policy.score).__name__} reads {', '.join(map(str, lacking))}, which this prefill did not record "
+            f"{_reader(policy, lacking)} reads {', '.join(map(str, lacking))}, which this prefill did not record "
             f"(it has {', '.join(map(str, pre.needs)) or 'nothing'}): {' and '.join(sorted({need.advice for need in lacking}))}"
         )
+
+
+def _reader(policy: Policy, lacking: frozenset[ev.Need]) -> str:
+    """The stage to name: the encoder where it is the one that reads, else the scorer."""
+    return type(policy.encode if lacking <= policy.encode.needs else policy.score).__name__
 
 
 class RowScores(NamedTuple):

@@ -74,9 +74,10 @@ def extend(
     table, counts = _as_table(rows)
     if not table.size:
         return Extended(cache=cache)
-    check_cache(lm, cache, policy, table.shape[1])
     block = 1 if policy.retrieve.stepwise else block
-    cache, padded_slots = make_room(cache, policy, table.shape[1], block=min(block, table.shape[1]), reserve=reserve)
+    step = min(block, table.shape[1])
+    check_cache(lm, cache, policy, table.shape[1], block=step)
+    cache, padded_slots = make_room(cache, policy, table.shape[1], block=step, reserve=reserve)
     (cache, read), logits = cache.split(), []
     for at in range(0, table.shape[1], block):
         part = table[:, at : at + block]

@@ -12,8 +12,8 @@ from kvjax.policy import Policy
 from kvjax.types import ALIGN, power_of_two
 
 
-def check_cache(lm: Any, cache: KVCache, policy: Policy, new_tokens: int) -> None:
-    """Raise TypeError or ValueError where `new_tokens` more tokens of this policy cannot follow the cache."""
+def check_cache(lm: Any, cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1) -> None:
+    """Raise TypeError or ValueError where `new_tokens` more of this policy, fed `block` at a time, cannot follow the cache."""
     if not isinstance(policy, Policy):
         raise TypeError(f"expected the policy the cache was made with; got {policy!r}")
     if not isinstance(cache, KVCache):
@@ -31,7 +31,10 @@ def check_cache(lm: Any, cache: KVCache, policy: Policy, new_tokens: int) -> Non
         _check_state(cache, policy)
     if cache.placement != policy.encode.placement:
         raise ValueError(f"the cache holds values {cache.placement}, the policy wants {policy.encode.placement}: compress with it")
-    longest = int(np.asarray(cache.position).max()) + new_tokens
+    if cache.positions != policy.encode.positions:
+        raise ValueError(f"the cache holds keys {cache.positions}, the policy wants {policy.encode.positions}: compress with it")
+    text, slots = int(np.asarray(cache.position).max()) + new_tokens, _fullest(cache, policy, new_tokens, block).max()
+    longest = policy.encode.positions.longest(text, int(slots))
     if longest > lm.decoder.max_positions:
         limit = lm.decoder.max_positions
         raise ValueError(f"{longest} tokens would exceed the model's context of {limit}: ask for fewer new tokens")
@@ -48,6 +51,14 @@ def _check_state(cache: KVCache, policy: Policy) -> None:
         )
 
 
+def _fullest(cache: KVCache, policy: Policy, new_tokens: int, block: int) -> np.ndarray:
+    """Most slots each region holds while `new_tokens` more come, `block` at a time: int [L, B, H]."""
+    length, budget = cache.lengths, np.asarray(cache.budget)
+    headroom = policy.when.headroom(new_tokens, block)
+    settled = np.maximum(length, np.minimum(budget, length + new_tokens)) if policy.when.decoding else length
+    return settled + headroom if policy.when.reallocate else np.minimum(settled + headroom, length + new_tokens)
+
+
 def make_room(
     cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1, reserve: int | float | None = None
 ) -> tuple[KVCache, int]:
@@ -55,11 +66,8 @@ def make_room(
 
     A policy that evicts needs room only up to its next eviction. The padding is 0 where nothing needs a static bound.
     """
-    length, budget = cache.lengths, np.asarray(cache.budget)
-    headroom = policy.when.headroom(new_tokens, block)
-    evicts, padded = policy.when.decoding, policy.padded
-    fullest = np.maximum(length, np.minimum(budget, length + new_tokens)) if evicts else length
-    capacity = np.minimum(fullest + headroom, length + new_tokens)
+    length, padded = cache.lengths, policy.padded
+    capacity = _fullest(cache, policy, new_tokens, block)
     widest, slots = int(capacity.max()), 0
     if reserve is not None:
         most = slots_of(reserve, int(np.asarray(cache.position).max())) + new_tokens

@@ -72,14 +72,16 @@ def _attend(inputs: AttentionInputs, *, spec: Spec, cache: KVCache, layer: int, 
         layer=layer, positions=positions, window=spec.decoder.windows[layer], padded_slots=spec.padded_slots,
         encode=spec.encode.at(layer), rope=spec.decoder.rope,
     )  # fmt: skip
-    cache = context.encode.append(cache, inputs, context, count)
-    out, lse, cache = spec.retrieve.at(layer).attend(inputs, cache, context)
+    placed = context.encode.positions.inputs(inputs)
+    cache = context.encode.append(cache, placed, context, count)
+    out, lse, cache = spec.retrieve.at(layer).attend(placed, cache, context)
     left = None
     if spec.stages is not None:
         needs = spec.stages.score.at(layer).needs
         left = LayerStep.of(
-            cache.evidence[layer], inputs, out, lse, needs=needs, ids=tokens, offset=cache.position, count=count
-        )
+            cache.evidence[layer], inputs, out, lse, needs=needs, query=context.encode.positions.query, ids=tokens,
+            offset=cache.position, count=count,
+        )  # fmt: skip
     (out, left), cache = _after_reading((out, left), cache)
     return out, (cache, left)
 
@@ -96,7 +98,7 @@ def _evict(spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, 
         return cache
     reader = Reader(
         stages=spec.stages, encode=spec.encode, dtype=dtype, windows=spec.decoder.windows, padded_slots=spec.padded_slots,
-        ids=tokens, offset=cache.position, count=count,
+        rope=spec.decoder.rope, ids=tokens, offset=cache.position, count=count,
     )  # fmt: skip
     cache = evict(reader, cache, left)
     return cache.replace(evidence=tuple(x.evidence for x in left))

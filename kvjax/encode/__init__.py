@@ -1,7 +1,10 @@
-"""How slots are stored: a codec for keys and one for values, and where values live."""
+"""How slots are stored: a codec for keys and one for values, where values live, and which positions keys and queries have."""
 
 from kvjax.codec import AsIs, Cast, ProductQuantized
+from kvjax.encode.positions import Absolute, Clamped, InCache, Rerotated
 from kvjax.encode.stored import Stored
 from kvjax.placement import ByCallback, OnDevice, OnHost
 
-__all__ = ["AsIs", "ByCallback", "Cast", "OnDevice", "OnHost", "ProductQuantized", "Stored"]
+__all__ = [
+    "Absolute", "AsIs", "ByCallback", "Cast", "Clamped", "InCache", "OnDevice", "OnHost", "ProductQuantized", "Rerotated", "Stored",
+]  # fmt: skip

@@ -10,6 +10,9 @@ from jaxtyping import Array, Float, Float32, Int32, PyTree
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.codec import AsIs, Codec, LayerRegions
+from kvjax.encode.at_reading import scores_at_reading
+from kvjax.encode.positions import Absolute
+from kvjax.evidence import Need
 from kvjax.kernels.append import append, behind
 from kvjax.kernels.ragged_attention import attention_with_weights, log_denominator, probabilities, ragged_attention
 from kvjax.placement import OnDevice
@@ -24,6 +27,7 @@ class Stored(Encoder):
     Args:
         keys, values: `kvjax.codec`: AsIs(), Cast(dtype), ProductQuantized(codebook, origin).
         placement: where values live: OnDevice(), or in host memory with OnHost() or ByCallback(); coded values, on the device.
+        positions: where keys and queries stand: Absolute(), InCache(), Clamped(limit) or Rerotated().
 
     Where both are dense and on the device, attention is one fused kernel. Otherwise scores and weighted sums are taken apart,
     over some slots decoded at a time. Raises: ValueError for coded values elsewhere than on the device.
@@ -32,6 +36,7 @@ class Stored(Encoder):
     keys: Codec = AsIs()
     values: Codec = AsIs()
     placement: Any = OnDevice()
+    positions: Any = Absolute()
 
     def __post_init__(self):
         if isinstance(self.values, Codec) and not self.values.dense and not self.placement.on_device:
@@ -39,7 +44,11 @@ class Stored(Encoder):
 
     @property
     def dense(self) -> bool:
-        return self.keys.dense and self.values.dense and self.placement.on_device
+        return self.keys.dense and self.values.dense and self.placement.on_device and not self.positions.at_reading
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return self.positions.needs
 
     def at(self, layer: Layer) -> "Stored":
         return self.replace(keys=self.keys.at(layer), values=self.values.at(layer))
@@ -80,8 +89,10 @@ class Stored(Encoder):
         return jax.tree.map(lambda x, new: x.at[slots].set(new, mode="drop"), v, rows)
 
     def scores(self, q: Queries, cache: Any, context: AttendContext):
-        at = _regions(cache, cache.k, context)
-        return self.keys.scores(q, at, cache.fitted_of(context.layer)[0])
+        at, params = _regions(cache, cache.k, context), cache.fitted_of(context.layer)[0]
+        if self.positions.at_reading:
+            return scores_at_reading(self.keys, self.positions, q, at, params, context.rope)
+        return self.keys.scores(q, at, params)
 
     def weighted_sum(
         self, cache: Any, context: AttendContext, weights: Float32[Array, "b h g t n"], d: int

@@ -1,5 +1,7 @@
 """Published methods, one paper a file: compositions of stages that add no arithmetic of their own."""
 
+from kvjax import catalogue
+from kvjax.catalogue import MethodInfo
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
 from kvjax.methods.cake import cake
@@ -38,6 +40,11 @@ __all__ = [
     "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "snapkv",
     "streaming_llm", "tova", "trim_kv",
 ]
+
+
+def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:
+    """Paper, stages, needs, when it acts, and bytes a slot: see `kvjax.catalogue.MethodInfo`."""
+    return catalogue.info(name, head_dim=head_dim, dtype=dtype)
 
 
 def names() -> list[str]:

@@ -1,4 +1,4 @@
-"""Expected Attention: attention expected from queries still to come.
+"""Expected Attention: what queries still to come should attend to.
 
 *Expected Attention: KV Cache Compression by Estimating Attention from Future Queries Distribution*, arXiv 2510.00636, section 3.
 Stages: score ExpectedAttention(future, sinks, eps) · select TopK(sinks) · after the prompt.

@@ -1,4 +1,7 @@
-"""The full cache: nothing is evicted. The reference every other method reduces to at budget = length."""
+"""The full cache: everything.
+
+The reference every other method reduces to at budget = length.
+"""
 
 from kvjax.policy import Policy
 

@@ -1,4 +1,4 @@
-"""TOVA: token omission via attention.
+"""TOVA: what the last query attends to (token omission via attention).
 
 *Transformers are Multi-State RNNs*, arXiv 2401.06104, section 3.2.
 Stages: score WindowAttention(1, no pooling, mean over all heads) · every step. Nothing is protected: the newest token may

@@ -55,6 +55,7 @@ class TopPages(Retriever):
     """
 
     stepwise: ClassVar[bool] = True
+    reads_keys: ClassVar[bool] = True
     token_budget: Number = 1024
     page_size: int = struct.field(pytree_node=False, default=16)
     skip_layers: int = struct.field(pytree_node=False, default=2)

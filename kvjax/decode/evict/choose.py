@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict.group import Group
 from kvjax.decode.evict.reader import Reader
+from kvjax.decode.evict.reallocate import mean_budget, reallocated
 from kvjax.kernels.compact import Moves, plan
 from kvjax.view import Ranking
 
@@ -29,7 +30,7 @@ def fold_state(reader: Reader, cache: KVCache, group: Group) -> KVCache:
         return cache
 
     def observe(layer, left, slots, valid):
-        view = reader.view(cache, layer, slots, valid, before)
+        view = reader.seen(cache, layer, slots, valid, before)
         return score.at(layer).observe(view, reader.evidence(cache, layer, left))
 
     after = group.each(observe, group.slots, group.valid)
@@ -38,22 +39,39 @@ def fold_state(reader: Reader, cache: KVCache, group: Group) -> KVCache:
     return cache.replace(state=cache.state.replace(score=state))
 
 
-def choose(reader: Reader, cache: KVCache, group: Group) -> tuple[Moves, Choice | tuple[()]]:
-    """The moves that leave what stays, and the choice itself if something reads it."""
-    score, select = reader.stages.score, reader.stages.select
+def choose(reader: Reader, cache: KVCache, group: Group) -> tuple[Moves, Choice | tuple[()], Int32[Array, "l b h"]]:
+    """The moves that leave what stays, the choice itself if something reads it, and the budgets it was made by."""
     slots, used, order = _by_position(cache, group)
+    ranking, budget = _ranked(reader, cache, group, slots, used, order)
+    keep = jnp.where(group.due[..., None], reader.stages.select(ranking, budget), used)
+    moves = plan(regions(jnp.put_along_axis(keep, order, keep, -1, inplace=False)), regions(group.valid))
+    return moves, Choice(slots, used, keep, ranking.scores) if reader.stages.merge.rewrites else (), budget
+
+
+def _ranked(reader: Reader, cache: KVCache, group: Group, slots, used, order) -> tuple[Ranking, Int32[Array, "l b h"]]:
+    """Every slot scored, and the budgets: those of the cache, or shared out anew."""
+    score, select, allocate = reader.stages.score, reader.stages.select, reader.stages.allocate
 
     def score_slots(layer, left, slots, used, order, budget):
-        view = reader.view(cache, layer, slots, used, cache.state.score)
+        view = reader.seen(cache, layer, slots, used, cache.state.score)
         evidence = reader.evidence(cache, layer, left, order)
+        measured = () if allocate is None else allocate.at(layer).measure(view, evidence)
         scores = score.at(layer).score(view, evidence)
-        return scores, score.at(layer).second(view, evidence, scores), select.protected(view, budget), view.pos
+        second = score.at(layer).second(view, evidence, scores)
+        return scores, second, select.protected(view, budget), view.pos, measured
 
-    scores, second, protected, pos = group.each(score_slots, slots, used, order, group.budget)
-    ranking = Ranking(scores=scores, protected=protected, valid=used, pos=pos, second=second)
-    keep = jnp.where(group.due[..., None], select(ranking, group.budget), used)
-    moves = plan(regions(jnp.put_along_axis(keep, order, keep, -1, inplace=False)), regions(group.valid))
-    return moves, Choice(slots, used, keep, scores) if reader.stages.merge.rewrites else ()
+    def protect(layer, left, slots, used, budget):
+        return select.protected(reader.seen(cache, layer, slots, used, cache.state.score), budget)
+
+    first = group.budget
+    if allocate is not None:
+        first = jnp.broadcast_to(mean_budget(group)[:, None], group.budget.shape)
+    scores, second, protected, pos, measured = group.each(score_slots, slots, used, order, first)
+    ranking = Ranking(scores=scores, protected=protected, valid=used, pos=pos, second=second, measured=measured)
+    if allocate is None:
+        return ranking, group.budget
+    budget = reallocated(allocate, ranking, cache, group, until_next=reader.stages.when.until_next(reader.count))
+    return ranking.replace(protected=group.each(protect, slots, used, budget)), budget
 
 
 def regions(x):

@@ -37,14 +37,18 @@ class LayerStep:
 
     @classmethod
     def of(
-        cls, old: ev.Evidence, inputs: AttentionInputs, out: Array, lse: Array, *, needs: Iterable[ev.Need], ids: Array,
+        cls, old: ev.Evidence, inputs: AttentionInputs, out: Array, lse: Array, *, needs: Iterable[ev.Need], query: str, ids: Array,
         offset: Array, count: Array,
     ) -> "LayerStep":  # fmt: skip
-        """A layer's after a step of `count` tokens a row from `offset` on; `needs`: the scorer's."""
+        """A layer's after a step of `count` tokens a row from `offset` on.
+
+        `needs` are the scorer's; `query` names the queries that attended, which tell the attention's rows.
+        """
         carried = [need for need in needs if need.carried]
         alone = [need for need in needs if not need.carried]
         block = StepTokens(inputs=inputs, ids=ids, out=out, offset=offset, count=count)
-        read = {name: getattr(inputs, name) for need in alone for name in need.reads}
+        names = {name for need in alone for name in need.reads}
+        read = {name: getattr(inputs, name) for name in sorted(names | {query} if "q" in names else names)}
         return cls(
             evidence=ev.observe(old, carried, block),
             inputs=read,

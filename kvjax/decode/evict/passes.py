@@ -22,7 +22,7 @@ def evict(reader: Reader, cache: KVCache, left: Sequence[LayerStep]) -> KVCache:
     stacked, when, count = Stacked.of(left), reader.stages.when, reader.count
     due = when.due(cache.steps + count, count, held=cache.length, budget=cache.budget) & (count > 0)[:, None]
     layers, b, h = cache.start.shape
-    some = together(layers, b * h * reader.padded_slots)
+    some = layers if reader.stages.allocate is not None else together(layers, b * h * reader.padded_slots)
 
     def cut(i, cache):
         return _cut(reader, cache, Group.of(cache, stacked, due, first=i * some, count=some, padded_slots=reader.padded_slots))
@@ -36,10 +36,12 @@ def _cut(reader: Reader, cache: KVCache, group: Group) -> KVCache:
     chosen = partial(choose, reader, group=group)
 
     def nothing(cache):
-        moves, choice = zeros(chosen, cache)
-        return moves._replace(length=regions(cache.length[group.layers])), choice
+        moves, choice, _ = zeros(chosen, cache)
+        return moves._replace(length=regions(cache.length[group.layers])), choice, group.budget
 
-    moves, choice = lax.cond(group.due.any(), chosen, nothing, cache)
+    moves, choice, budget = lax.cond(group.due.any(), chosen, nothing, cache)
+    if reader.stages.allocate is not None:
+        cache = cache.replace(budget=budget)
     if reader.stages.merge.rewrites:
         cache = merge(reader, cache, group, choice)
     return _fill_holes(cache, group, moves)

@@ -31,6 +31,7 @@ class Reader:
         dtype: of the keys and values they see.
         windows: each layer's sliding window.
         padded_slots: a bound on the slots of a region.
+        rope: the model's rotary embedding.
         ids: the step's tokens.
         offset, count: position of the step's first token and its tokens, by row.
     """
@@ -40,6 +41,7 @@ class Reader:
     dtype: Any
     windows: tuple[int | None, ...]
     padded_slots: int
+    rope: Any
     ids: Int32[Array, "b t"]
     offset: Int32[Array, " b"]
     count: Int32[Array, " b"]
@@ -54,7 +56,7 @@ class Reader:
     def view(
         self, cache: KVCache, layer: Layer, slots: Int32[Array, "b h n"], valid: Bool[Array, "b h n"], state: PyTree
     ) -> LayerView:
-        """The dense view of a layer's slots, with the state of the stage it is for, given as pools.
+        """The dense view of a layer's slots as they are stored, with the state of the stage it is for, given as pools.
 
         Keys and values are gathered only if the stage reads them.
         """
@@ -70,6 +72,13 @@ class Reader:
             bias=None if cache.bias is None else take(cache.bias),
             since=self.offset,
         )
+
+    def seen(
+        self, cache: KVCache, layer: Layer, slots: Int32[Array, "b h n"], valid: Bool[Array, "b h n"], state: PyTree
+    ) -> LayerView:
+        """`view` with keys where the text has them, as scorers see them."""
+        view = self.view(cache, layer, slots, valid, state)
+        return view.replace(k=self.encode.positions.seen(view.k, view.pos, self.rope))
 
 
 def _take(pool: Array, slots: Int32[Array, "b h n"]) -> Array:
@@ -128,9 +137,10 @@ class StepBlock:
         def scores(window: int | None) -> Float32[Array, "b h g t n"]:
             encode = reader.encode.at(self.layer)
             context = AttendContext(
-                layer=self.layer, positions=self.offset[:, None] + t, window=window, padded_slots=reader.padded_slots, encode=encode
-            )
-            return encode.scores(self.inputs.q, self.cache, context)
+                layer=self.layer, positions=self.offset[:, None] + t, window=window, padded_slots=reader.padded_slots,
+                encode=encode, rope=reader.rope,
+            )  # fmt: skip
+            return encode.scores(getattr(self.inputs, encode.positions.query), self.cache, context)
 
         which = jnp.asarray([windows.index(window) for window in reader.windows])[self.layer]
         p = probabilities(lax.switch(which, [partial(scores, window) for window in windows]), self.left.lse)

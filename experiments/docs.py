@@ -1,0 +1,82 @@
+"""`python -m experiments.docs` writes docs/methods.md and the table of methods in README.md, both from `kvjax.methods.info`."""
+
+import sys
+from pathlib import Path
+
+from experiments.commands.methods import bytes_text, every_method
+from experiments.files import write_atomically
+from kvjax.catalogue import MethodInfo
+
+ROOT = Path(__file__).parents[1]
+PAGE, README = ROOT / "docs" / "methods.md", ROOT / "README.md"
+#: The lines of README.md between which the table stands.
+BEGIN, END = "<!-- methods: python -m experiments.docs -->", "<!-- end of methods -->"
+
+_HEAD = """# Methods
+
+Written by `python -m experiments.docs` from `kvjax.methods.info(name)`; `kvjax methods` prints the same. Bytes are of a slot of one
+KV head of dimension 128 in bfloat16, its position and statistics included.
+"""
+
+
+def page() -> str:
+    """docs/methods.md."""
+    return "\n".join([_HEAD, *map(section, every_method())])
+
+
+def section(info: MethodInfo) -> str:
+    """One method."""
+    stages = " · ".join(f"{slot} `{kind}`" for slot, kind in info.stages.items())
+    arguments = ", ".join(name if default == "required" else f"{name}={default}" for name, default in info.parameters.items())
+    lines = [
+        f"## {info.title}", "", f"`kvjax.methods.{info.name}({arguments})`", "", f"{info.keeps[:1].upper()}{info.keeps[1:]}.", "",
+        *([f"- Paper: {cited(info)}"] if info.paper or info.arxiv else []),
+        f"- Acts: {info.acts}",
+        f"- Stages: {stages}",
+        *([f"- Reads: {', '.join(info.evidence)}"] if info.evidence else []),
+        *([f"- Needs: {', '.join(info.requires)}"] if info.requires else []),
+        *([f"- Bytes a slot: {bytes_text(info)}"] if info.slot_nbytes is not None else []),
+        *([f"- Differs: {info.differs}"] if info.differs else []), "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def cited(info: MethodInfo) -> str:
+    """Title, number and year, as far as they are known."""
+    known = [f"*{info.paper}*" if info.paper else "", link(info), str(info.year or "")]
+    return ", ".join(part for part in known if part)
+
+
+def link(info: MethodInfo) -> str:
+    """The paper's number; nothing where there is none."""
+    return "" if info.arxiv is None else f"arXiv {info.arxiv}"
+
+
+def table() -> str:
+    """README's table."""
+    rows = [f"| `{x.name}` | {x.keeps} | {', '.join(x.requires)} | {link(x)} |" for x in every_method()]
+    return "\n".join(["| method | keeps | needs | source |", "| --- | --- | --- | --- |", *rows])
+
+
+def with_table(text: str) -> str:
+    """A README with the table between its two marks.
+
+    Raises:
+        ValueError: the marks are not there, once each and in order.
+    """
+    before, found, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (found and end) or BEGIN in rest or END in after:
+        raise ValueError(f"README.md must hold {BEGIN} and {END}, once each")
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+def main() -> int:
+    """Write both."""
+    write_atomically(PAGE, page().encode())
+    write_atomically(README, with_table(README.read_text()).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

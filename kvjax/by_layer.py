@@ -1,0 +1,126 @@
+"""A stage per kind of layer: some layers named, one stage for the rest.
+
+Layers are told apart when a program is built. An eviction while decoding loops over layers as data, so it takes no such stage:
+`Policy.check` refuses it before anything is traced. A policy may score and cut its prompt layer by layer and name one scorer while
+decoding, `Every(k, score=...)`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float32, Int32, PyTree
+
+from kvjax.allocate.by_layer import AllocateByLayer
+from kvjax.layer_kinds import LayerKinds
+from kvjax.stage import Allocator, Merger, Scorer, Selector
+from kvjax.types import Mask
+from kvjax.view import LayerView, Ranking
+
+
+@struct.dataclass
+class ScoreByLayer(LayerKinds, Scorer):
+    """Each layer's slots are scored by the scorer of its kind."""
+
+
+@struct.dataclass
+class SelectByLayer(LayerKinds, Selector):
+    """Each kind of layer has its selector, which ranks the layers of that kind alone."""
+
+    @property
+    def exact(self) -> bool:
+        return all(kind.exact for kind in self.stages)
+
+    def protected_by_layer(self, view: LayerView, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
+        return jnp.stack([self.at(layer).protected(view, budget[layer]) for layer in range(budget.shape[0])])
+
+    def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
+        parts = self.parts(budget.shape[0])
+        kept = [kind(jax.tree.map(lambda x, at=at: x[at], ranking), budget[at]) for kind, at in parts]
+        return jnp.concatenate(kept)[np.argsort(np.concatenate([at for _, at in parts]))]
+
+
+@struct.dataclass
+class MergeByLayer(LayerKinds, Merger):
+    """Each layer's lost slots are merged by the merger of its kind; every slot holds the state of all kinds."""
+
+    @property
+    def rewrites(self) -> bool:
+        return any(kind.rewrites for kind in self.stages)
+
+    @property
+    def biased(self) -> bool:
+        return any(kind.biased for kind in self.stages)
+
+    def at(self, layer: Any) -> "MergerOfKind":
+        return MergerOfKind(kinds=tuple(kind.at(layer) for kind in self.stages), index=self.kind_of(layer))
+
+    def init(self, shape: tuple[int, int, int]) -> PyTree:
+        return tuple(kind.init(shape) for kind in self.stages)
+
+    def begin(self, rows: int) -> PyTree:
+        return tuple(kind.begin(rows) for kind in self.stages)
+
+
+@struct.dataclass
+class MergerOfKind(Merger):
+    """One kind's merger among the state of all kinds."""
+
+    kinds: tuple[Merger, ...]
+    index: int = struct.field(pytree_node=False)
+
+    @property
+    def rewrites(self) -> bool:
+        return any(kind.rewrites for kind in self.kinds)
+
+    @property
+    def biased(self) -> bool:
+        return any(kind.biased for kind in self.kinds)
+
+    def init(self, shape: tuple[int, int, int]) -> PyTree:
+        return tuple(kind.init(shape) for kind in self.kinds)
+
+    def begin(self, rows: int) -> PyTree:
+        return tuple(kind.begin(rows) for kind in self.kinds)
+
+    def __call__(
+        self, view: LayerView, keep: Mask, scores: Float32[Array, "b h n"], memory: PyTree
+    ) -> tuple[LayerView, PyTree]:
+        merged, left = self.kinds[self.index](view.replace(state=view.state[self.index]), keep, scores, memory[self.index])
+        state = _with(view.state, self.index, merged.state)
+        return merged.replace(state=state), _with(memory, self.index, left)
+
+
+def _with(parts: tuple, index: int, part: Any) -> tuple:
+    """The parts with one of them changed."""
+    return (*parts[:index], part, *parts[index + 1 :])
+
+
+_KINDS: dict[type, type] = {
+    Scorer: ScoreByLayer,
+    Allocator: AllocateByLayer,
+    Selector: SelectByLayer,
+    Merger: MergeByLayer,
+}
+
+
+def by_layer(stage: Any, others: Mapping[int | tuple[int, ...], Any]) -> Any:
+    """One stage for some layers and another for the rest: a scorer, an allocator, a selector or a merger.
+
+    Args:
+        stage: for every layer not named.   others: the stage of each layer, or of each tuple of layers, counted from 0.
+
+    Raises:
+        TypeError: stages of another slot, or of different ones.   ValueError: a layer named twice, or a negative one.
+    """
+    slot = next((kind for kind in _KINDS if isinstance(stage, kind)), None)
+    if slot is None or not all(isinstance(other, slot) for other in others.values()):
+        raise TypeError(f"by_layer takes scorers, allocators, selectors or mergers, all of one slot; got {stage!r} and {others!r}")
+    layers = tuple((key,) if isinstance(key, int) else tuple(key) for key in others)
+    named = [layer for group in layers for layer in group]
+    if len(set(named)) < len(named) or any(layer < 0 for layer in named):
+        raise ValueError(f"every layer is named once, counted from 0; got {layers}")
+    return _KINDS[slot](rest=stage, kinds=tuple(others.values()), layers=layers)

@@ -1,0 +1,167 @@
+"""What is to be said of a method: read off its module, its signature and the policy it builds. No second table is kept by hand.
+
+A method's file says in its docstring: `Name: what it keeps.`, the paper's title between asterisks, its arXiv number, `Stages:` and
+`Differs:`. What can be read off neither these nor the code is a constant of the file: REQUIRES, a tuple of what a user must bring
+or pay beside the prompt ("second pass", "calibration", "training"), where it is more than `artefact=` tells.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from kvjax.compress.pack import empty_pools
+from kvjax.policy import Policy
+from kvjax.schedule import Every, WhenFull
+
+#: The stages of a policy, in the order of the data path.
+SLOTS = ("score", "allocate", "select", "merge", "encode", "retrieve", "when")
+#: What a method may ask for beside a prompt.
+REQUIREMENTS = ("second pass", "calibration", "training")
+#: Slots that bytes are counted over.
+_MANY = 1024
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """A published method.
+
+    Attributes:
+        name: `getattr(kvjax.methods, name)` builds it.   title: the name it was published under.
+        keeps: what it keeps, in a line.
+        paper: the paper's title.   arxiv: its number.   year: of that number. Each None where there is none.
+        stages: class names by slot.
+        parameters: the arguments of the method and their defaults, as text; "required" where there is none.
+        evidence: what the prefill records for it, class names.
+        requires: some of "second pass", "calibration" and "training".
+        acts: when slots are evicted.
+        slot_nbytes, host_nbytes: bytes of a slot on the device, its position and statistics included, and in host memory; what a
+            retriever holds beside the slots is not in them. None where the policy cannot be built from defaults.
+        differs: how it differs from the paper, as its file says; "" where nothing is said.
+    """
+
+    name: str
+    title: str
+    keeps: str
+    paper: str | None
+    arxiv: str | None
+    year: int | None
+    stages: Mapping[str, str]
+    parameters: Mapping[str, str]
+    evidence: tuple[str, ...]
+    requires: tuple[str, ...]
+    acts: str
+    slot_nbytes: int | None
+    host_nbytes: int | None
+    differs: str
+
+
+def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:
+    """What is to be said of a method; bytes are of a model of this head dimension whose keys and values come in `dtype`.
+
+    Raises:
+        ValueError: no method of that name.
+    """
+    module = _module(name)
+    text, make = inspect.cleandoc(module.__doc__ or ""), getattr(module, name)
+    parameters = {p.name: _default(p) for p in inspect.signature(make).parameters.values()}
+    policy = make() if "required" not in parameters.values() else None
+    device, host = (None, None) if policy is None else slot_bytes(policy, head_dim, jnp.dtype(dtype))
+    title, keeps = _headline(text)
+    arxiv = _found(r"arXiv (\d{4}\.\d{4,5})", text)
+    return MethodInfo(
+        name=name,
+        title=title or name,
+        keeps=keeps,
+        paper=_found(r"(?m)^\*([^*]+)\*", text),
+        arxiv=arxiv,
+        year=None if arxiv is None else 2000 + int(arxiv[:2]),
+        stages=_told(text) if policy is None else {slot: type(getattr(policy, slot)).__name__ for slot in SLOTS},
+        parameters=parameters,
+        evidence=() if policy is None else tuple(sorted({type(need).__name__ for need in policy.needs})),
+        requires=_required(module, parameters),
+        acts=_paragraph("Stages", text).rsplit("· ", 1)[-1].rstrip(".") if policy is None else when(policy, "budget" in parameters),
+        slot_nbytes=device,
+        host_nbytes=host,
+        differs=_paragraph("Differs", text),
+    )
+
+
+def when(policy: Policy, evicts: bool = True) -> str:
+    """When a policy evicts, in words."""
+    if not evicts:
+        return "nothing is evicted"
+    if not policy.when.decoding:
+        return "after the prompt"
+    prompt = "after the prompt and " if policy.when.after_prefill else ""
+    if isinstance(policy.when, Every):
+        return prompt + ("at every step" if int(policy.when.k) == 1 else f"every {int(policy.when.k)} tokens")
+    slack = f" by {int(policy.when.slack)} slots" if isinstance(policy.when, WhenFull) else ""
+    return f"{prompt}when a head is over its budget{slack}"
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """A model's sizes as far as the bytes of a slot depend on them."""
+
+    head_dim: int
+    layers: int = 1
+    heads: int = 1
+    groups: int = 1
+    max_positions: int = 1 << 16
+
+
+def slot_bytes(policy: Policy, head_dim: int, dtype: Any) -> tuple[int, int]:
+    """Bytes of a slot on the device, and in host memory."""
+    pools = jax.eval_shape(lambda: empty_pools(_Sizes(head_dim), policy, _MANY, dtype))
+    size = {name: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(pool)) // _MANY for name, pool in pools.items()}
+    host = 0 if policy.encode.placement.on_device else size["v"]
+    return sum(size.values()) - host, host
+
+
+def _module(name: str) -> ModuleType:
+    from kvjax.methods import names
+
+    if name not in names():
+        raise ValueError(f"no method is called {name!r}; there are {', '.join(names())}")
+    return importlib.import_module(f"kvjax.methods.{name}")
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    return "required" if parameter.default is inspect.Parameter.empty else repr(parameter.default)
+
+
+def _required(module: ModuleType, parameters: Mapping[str, str]) -> tuple[str, ...]:
+    """What the file's constant says, and a calibration where there is an artefact."""
+    given = {*vars(module).get("REQUIRES", ()), *(["calibration"] if "artefact" in parameters else [])}
+    if unknown := given - set(REQUIREMENTS):
+        raise ValueError(f"{module.__name__}.REQUIRES may name {', '.join(REQUIREMENTS)}; got {', '.join(sorted(unknown))}")
+    return tuple(x for x in REQUIREMENTS if x in given)
+
+
+def _headline(text: str) -> tuple[str | None, str]:
+    """The first line: a short name before its colon, and what follows; or the whole line."""
+    line = text.split("\n", 1)[0].rstrip(".")
+    name, colon, rest = line.partition(": ")
+    return (name, rest) if colon and len(name) <= 40 else (None, line)
+
+
+def _found(pattern: str, text: str) -> str | None:
+    match = re.search(pattern, text)
+    return None if match is None else " ".join(match[1].split())
+
+
+def _paragraph(word: str, text: str) -> str:
+    """What follows `word:` up to the next of the docstring's headings or an empty line, as one line."""
+    return _found(rf"(?ms)^{word}: (.*?)(?=^\w+: |\n\n|\Z)", text) or ""
+
+
+def _told(text: str) -> dict[str, str]:
+    """Class names by slot as the `Stages:` paragraph tells them."""
+    return dict(re.findall(rf"\b({'|'.join(SLOTS[:-1])}) ([A-Z]\w+)", _paragraph("Stages", text)))

@@ -1,0 +1,28 @@
+"""Scores of keys that are stored un-rotated: one layer's slots decoded, turned to their places, and multiplied."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float32, PyTree
+
+from kvjax.codec import Codec, LayerRegions
+from kvjax.codec.decoded import biased
+from kvjax.encode.positions import AtReading, visible
+from kvjax.types import Queries
+
+
+def scores_at_reading(
+    codec: Codec, positions: AtReading, q: Queries, regions: LayerRegions, params: PyTree, rope: Any
+) -> Float32[Array, "b h g t n"]:
+    """q·k / sqrt(d) of un-rotated queries and keys at the places `positions` gives them; -inf where a query sees no slot."""
+    n = regions.padded_slots
+    whole = -(-n // codec.page) * codec.page
+    held = regions.held(0, n)
+    k = jnp.where(held[..., None], codec.decode(regions.rows(0, whole), q.dtype, params)[:, :, :n], 0)
+    slots = regions.start[..., None] + jnp.arange(n, dtype=jnp.int32)
+    pos = jnp.take(regions.pos, slots, mode="clip").astype(jnp.int32)
+    at, now = positions.places(pos, held, regions.positions)
+    z = positions.product(q, k, at, now, rope) / math.sqrt(q.shape[-1])
+    z = jnp.where(visible(at, now, held, regions.window)[:, :, None], z, -jnp.inf)
+    return biased(z, regions.bias, regions.start)
