@@ -81,6 +81,11 @@ class Policy:
             )
         for slot in _SLOTS:
             getattr(self, slot).check(model, length, self.mean_budget(length))
+        if self.when.decoding and not self.encode.movable:
+            raise ValueError(
+                f"{type(self.when).__name__} evicts slots one by one while decoding, which an exact window and codes of several "
+                f"slots do not allow: use when=AfterPrefill(), or another storage than {self.encode}"
+            )
 
     def mean_budget(self, length: int) -> int:
         """Mean slots per KV head for a prompt of `length` tokens, never more than it has."""

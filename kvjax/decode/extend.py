@@ -75,7 +75,7 @@ def extend(
     if not table.size:
         return Extended(cache=cache)
     check_cache(lm, cache, policy, table.shape[1])
-    block = 1 if policy.retrieve.stepwise else block
+    block = 1 if policy.retrieve.stepwise or policy.encode.stepwise else block
     cache, padded_slots = make_room(cache, policy, table.shape[1], block=min(block, table.shape[1]), reserve=reserve)
     (cache, read), logits = cache.split(), []
     for at in range(0, table.shape[1], block):

@@ -1,7 +1,11 @@
-"""How slots are stored: a codec for keys and one for values, and where values live."""
+"""How slots are stored: a codec for keys and one for values, an exact window, and where values live."""
 
-from kvjax.codec import AsIs, Cast, ProductQuantized
+from kvjax.codec import Affine, AsIs, Cast, ProductQuantized
 from kvjax.encode.stored import Stored
+from kvjax.encode.window import BlockFlush, Slide, Window, Windows
 from kvjax.placement import ByCallback, OnDevice, OnHost
 
-__all__ = ["AsIs", "ByCallback", "Cast", "OnDevice", "OnHost", "ProductQuantized", "Stored"]
+__all__ = [
+    "Affine", "AsIs", "BlockFlush", "ByCallback", "Cast", "OnDevice", "OnHost", "ProductQuantized", "Slide", "Stored", "Window",
+    "Windows",
+]  # fmt: skip
