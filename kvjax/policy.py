@@ -88,6 +88,11 @@ class Policy:
                 f"{type(self.retrieve).__name__} reads stored keys where the text has them, which {self.encode.positions!r} moves: "
                 "use Absolute() positions or another retriever"
             )
+        if self.when.decoding and not self.encode.movable:
+            raise ValueError(
+                f"{type(self.when).__name__} evicts slots one by one while decoding, which an exact window and codes of several "
+                f"slots do not allow: use when=AfterPrefill(), or another storage than {self.encode}"
+            )
 
     def _check_loops(self) -> None:
         """An eviction while decoding loops over layers as data: raise ValueError for a stage that tells them apart before."""

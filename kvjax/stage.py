@@ -159,6 +159,25 @@ class Encoder(Stage):
         """Whether attention needs a static bound on the slots of a region."""
         return not self.dense
 
+    @property
+    def stepwise(self) -> bool:
+        """Whether known tokens are fed one at a time, so that every step leaves exact what it should."""
+        return False
+
+    @property
+    def page(self) -> int:
+        """Slots that are coded together: regions begin at a multiple of it."""
+        return 1
+
+    @property
+    def movable(self) -> bool:
+        """Whether a slot can be moved or rewritten by itself, as evicting while decoding does."""
+        return True
+
+    def flush(self, cache: Any) -> Any:
+        """The cache after the last layer of a step, with what is no longer to be exact coded."""
+        return cache
+
     def empty(self, slots: int, d: int, dtype: Any) -> tuple[PyTree, Any]:
         """Empty pools of keys and values of `slots` slots, for a model of head dimension d whose numbers come in `dtype`."""
         raise NotImplementedError(f"{type(self).__name__} must define empty(slots, d, dtype)")

@@ -78,6 +78,7 @@ CASES = {
     "full": _without_budget(_methods.full),
     "hcattention": _without_budget(partial(_methods.hcattention, artefact=toy("hcattention"))),
     "heterocache": _small(_methods.heterocache, artefact=toy("heterocache")),
+    "kivi": _without_budget(partial(_methods.kivi, key_group=8, value_group=16, residual=16)),
     "kvzip": _small(_methods.kvzip, chunk=32, first=(5, 6, 7), further=(8, 9)),
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),

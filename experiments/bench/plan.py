@@ -75,7 +75,8 @@ def coded(policy: Policy, decoder: Any, *, groups: int, centroids: int) -> Polic
 
 #: Parts of a cache by its fields; those that `nbytes` leaves out too are missing.
 _PARTS = dict.fromkeys(("start", "length", "capacity", "budget"), "regions") | dict(
-    k="keys", v="values", pos="positions", state="state of stages", evidence="evidence", memory="merging", retrieval="retrieval"
+    k="keys", v="values", pos="positions", state="state of stages", evidence="evidence", memory="merging", retrieval="retrieval",
+    tails="exact tails",
 )
 
 

@@ -1,5 +1,6 @@
 """A cache that is not allocated: `compress` as shapes, by the library's own stages, layout and stores."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from kvjax.compress.run import carried
 from kvjax.policy import Policy
 from kvjax.prefill.attention import bucket
 from kvjax.prefill.run import buffers
-from kvjax.types import power_of_two
+from kvjax.types import ALIGN, power_of_two
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def prompt(decoder: Any, needs: frozenset, length: int, dtype: Any) -> Row:
 def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) -> Planned:
     """The cache of one prompt with room for `new` tokens, as `compress(..., headroom=...)` would allocate it."""
     count = kept(decoder, policy, length)
-    start, capacity, slots = plan_regions(count + policy.when.headroom(new, 1))
+    headroom, align = policy.when.headroom(new, 1), math.lcm(ALIGN, policy.encode.page)
+    start, capacity, slots = plan_regions(count + headroom, align=align)
     structure, fields = None, []
 
     def build():
@@ -111,6 +113,7 @@ def _cache(decoder: Any, policy: Policy, row: Row, slots: int, **regions: Any) -
         logits=jnp.zeros((1, decoder.vocab)),
         evidence=carried([row.evidence], policy.needs, policy),
         memory=jax.tree.map(lambda x: jnp.zeros((decoder.layers, 1), x.dtype), policy.merge.begin(1)),
+        tails=policy.encode.empty_tails(regions["start"].shape, decoder.head_dim, row.k[0].dtype),
         placement=policy.encode.placement,
         positions=policy.encode.positions,
     )  # fmt: skip

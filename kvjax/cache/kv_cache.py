@@ -1,5 +1,6 @@
 """The KV cache: one packed pool for all layers, rows and heads, each owning a region of its own length."""
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -13,7 +14,7 @@ from kvjax.encode.positions import Absolute, PositionPolicy
 from kvjax.evidence import Evidence
 from kvjax.placement import OnDevice
 from kvjax.placement.store import is_store, on_host, store_nbytes
-from kvjax.types import Layer, Logits, Regions, SlotPositions
+from kvjax.types import ALIGN, Layer, Logits, Regions, SlotPositions
 
 
 @struct.dataclass
@@ -52,6 +53,7 @@ class KVCache:
         evidence: what each layer's scorer has seen, if slots are evicted while decoding.
         memory: the merger's numbers of each layer and row, float32 [L, B] each.
         retrieval: the retriever's state.
+        tails: exact keys and exact values beside coded ones (`kvjax.encode.tail.Tail`), () where there are none.
         fitted: what the codecs of keys and of values were fitted to on each prompt, leaves [L, B, ...].
         placement: where `v` lives, the seam it is read and written through.
         positions: where keys and queries stand, hence which keys are stored.
@@ -71,6 +73,7 @@ class KVCache:
     evidence: tuple[Evidence, ...] = ()
     memory: PyTree = ()
     retrieval: Any = ()
+    tails: tuple[PyTree, PyTree] = ((), ())
     fitted: tuple[PyTree, PyTree] = ((), ())
     placement: OnDevice = struct.field(pytree_node=False, default=OnDevice())
     positions: PositionPolicy = struct.field(pytree_node=False, default=Absolute())
@@ -79,6 +82,12 @@ class KVCache:
     def slots(self) -> int:
         """Slots of the pool, slack included."""
         return self.pos.shape[0]
+
+    @property
+    def align(self) -> int:
+        """What regions begin at multiples of: whole pages, where slots are coded together."""
+        coded = jax.tree.leaves((self.k, self.v) if self.placement.on_device else self.k)
+        return math.lcm(ALIGN, *(self.slots // x.shape[0] for x in coded))
 
     @property
     def bias(self) -> Float32[Array, " s"] | None:
@@ -91,7 +100,7 @@ class KVCache:
 
     @property
     def pools(self) -> dict[str, PyTree]:
-        """What has a slot axis and moves by the device's kernels: all but values that live elsewhere."""
+        """What has an axis of slots, or of pages of them, and lives on the device."""
         here = {"k": self.k, "pos": self.pos, "state": self.state}
         return here | {"v": self.v} if self.placement.on_device else here
 

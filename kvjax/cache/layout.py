@@ -5,28 +5,29 @@ from dataclasses import fields
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from kvjax.cache.heap import trim
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.kernels.compact import move_regions
-from kvjax.types import ALIGN, SLACK, size_class
+from kvjax.placement.lists import sources
+from kvjax.types import ALIGN, SLACK, Regions, size_class
 
 
-def plan_regions(capacity: np.ndarray, reserve_slots: int = 0) -> tuple[np.ndarray, np.ndarray, int]:
-    """Aligned capacities int [L, B, H] → (starts, capacities, slots of the pool, a size class).
+def plan_regions(capacity: np.ndarray, reserve_slots: int = 0, align: int = ALIGN) -> tuple[np.ndarray, np.ndarray, int]:
+    """Capacities int [L, B, H], rounded up to multiples of `align` → (starts, capacities, slots of the pool, a size class).
 
     Regions follow each other layer by layer, so that a layer's slots are neighbours. The pool counts the worst case of
     alignment for every region: its size class depends on the total asked for, never on how heads share it.
     """
-    asked = int(np.maximum(capacity, 1).sum(dtype=np.int64)) + capacity.size * (ALIGN - 1)
-    capacity = -(-np.maximum(capacity, 1) // ALIGN) * ALIGN
+    asked = int(np.maximum(capacity, 1).sum(dtype=np.int64)) + capacity.size * (align - 1)
+    capacity = -(-np.maximum(capacity, 1) // align) * align
     ends = np.cumsum(capacity.reshape(-1), dtype=np.int64)
     if ends[-1] >= 2**31 - SLACK:
         raise ValueError(f"the pool would need {ends[-1]} slots, beyond 32-bit indices: use fewer rows or a smaller budget")
     start = np.concatenate([[0], ends[:-1]]).reshape(capacity.shape)
-    slots = size_class(max(asked, reserve_slots) + SLACK)
+    slots = -(-size_class(max(asked, reserve_slots) + SLACK) // align) * align
     return start.astype(np.int32), capacity.astype(np.int32), slots
 
 
@@ -46,9 +47,9 @@ def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCa
     It shares no buffer with the old one but what decoding only reads.
     """
     trim()
-    start, capacity, slots = plan_regions(np.maximum(capacity, cache.lengths), reserve_slots)
+    start, capacity, slots = plan_regions(np.maximum(capacity, cache.lengths), reserve_slots, cache.align)
     to = jnp.asarray(start)
-    moved = move_regions(cache.pools, cache.start, to, cache.length, slots=slots)
+    moved = _moved(cache, to, slots)
     pools = jax.tree.map(_committed, moved | dict(start=to, capacity=jnp.asarray(capacity)))
     if not cache.placement.on_device:
         pools["v"] = cache.placement.relocate(cache.v, cache.start, pools["start"], cache.length, slots)
@@ -57,11 +58,30 @@ def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCa
     return KVCache(**pools, **jax.tree.map(_fresh, rest)).joined(read)
 
 
+def _moved(cache: KVCache, to: Regions, slots: int) -> dict[str, PyTree]:
+    """The cache's pools with every region where it will stand: row by row of a slot, page by page of several."""
+    leaves, form = jax.tree.flatten(cache.pools)
+    by_slot = [x for x in leaves if x.shape[0] == cache.slots]
+    rows = iter(move_regions(by_slot, cache.start, to, cache.length, slots=slots))
+    moved = [next(rows) if x.shape[0] == cache.slots else _moved_pages(x, cache, to, slots) for x in leaves]
+    return jax.tree.unflatten(form, moved)
+
+
+def _moved_pages(pages: Array, cache: KVCache, to: Regions, slots: int) -> Array:
+    """What pages of slots share, moved as their slots are."""
+    page = cache.slots // pages.shape[0]
+    old, new = np.asarray(cache.start) // page, np.asarray(to) // page
+    return jnp.take(pages, sources(old, new, -(-cache.lengths // page), slots // page), axis=0)
+
+
 def stack(caches: list[KVCache]) -> KVCache:
     """The rows of several caches as one batch, so that they decode together; none of them changes."""
     if not caches:
         raise ValueError("expected at least one cache to stack; got an empty list")
-    shapes = {(c.start.shape[0], c.start.shape[2], _rows(c.k), _rows(c.state), c.placement, c.positions) for c in caches}
+    shapes = {
+        (c.start.shape[0], c.start.shape[2], _rows(c.k), _rows(c.state), _rows(c.tails, 3), c.placement, c.positions, c.align)
+        for c in caches
+    }
     if len(shapes) > 1:
         raise ValueError(f"caches of different models or encodings cannot share a pool: {sorted(map(str, shapes))}")
     shift = np.cumsum([0] + [c.slots for c in caches[:-1]])
@@ -81,6 +101,7 @@ def stack(caches: list[KVCache]) -> KVCache:
         logits=_joined([c.logits for c in caches], 0),
         evidence=_joined([c.evidence for c in caches], 0),
         memory=_joined([c.memory for c in caches], 1),
+        tails=_joined([c.tails for c in caches], 1),
         fitted=_joined([c.fitted for c in caches], 1),
         retrieval=states[0].stack(states) if isinstance(states[0], RetrieverState) else (),
         placement=first.placement,
@@ -89,9 +110,9 @@ def stack(caches: list[KVCache]) -> KVCache:
     return resize(joined, np.asarray(joined.capacity))
 
 
-def _rows(pools: PyTree) -> str:
-    """The shape of a slot in a pytree of pools."""
-    return str(jax.tree.map(lambda x: (x.shape[1:], str(x.dtype)), pools))
+def _rows(pools: PyTree, axes: int = 1) -> str:
+    """The shape of a slot in a pytree of pools, or of what is behind more axes."""
+    return str(jax.tree.map(lambda x: (x.shape[axes:], str(x.dtype)), pools))
 
 
 def _joined(trees: list[PyTree], axis: int) -> PyTree:

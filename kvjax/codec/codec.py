@@ -56,5 +56,5 @@ class Codec(Stage):
 
     def bits_a_number(self, d: int, dtype: Any = jnp.float16) -> Fraction:
         """Bits of a stored number: whatever its rows take, over the numbers they hold."""
-        rows = jax.eval_shape(lambda: self.rows(self.page, d, dtype))
-        return Fraction(8 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(rows)), self.page * d)
+        rows = jax.eval_shape(lambda: jax.tree.leaves(self.rows(self.page, d, dtype)))
+        return Fraction(8 * sum(x.size * x.dtype.itemsize for x in rows), self.page * d)

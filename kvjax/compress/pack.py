@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, PyTree
 from kvjax.cache.kv_cache import SlotState
 from kvjax.codec import Codec
 from kvjax.encode.positions import PositionPolicy
+from kvjax.encode.tail import Tail, filled, put_rows
 from kvjax.kernels.compact import pick
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled
@@ -24,8 +25,9 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
     """Fields of the cache: the pools (keys, values, positions, state) with every kept slot in its place, the merger's memory and
     what codecs were fitted to, leaves [L, B, ...]."""
     pools = empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
-    placement, positions, memory, fitted = policy.encode.placement, policy.encode.positions, [], []
+    placement, positions, memory, fitted, tails = policy.encode.placement, policy.encode.positions, [], [], []
     elsewhere = None if placement.on_device else pools.pop("v")
+    paged = {name: pools.pop(name) for name, codec in zip("kv", policy.encode.codecs, strict=True) if codec.page > 1}
     for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
         merge, encode = policy.merge.at(layer), policy.encode.at(layer)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
@@ -36,17 +38,23 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
             pos, order, count = _order(d.keep, np.int32(layer))
             state = SlotState(score=scored, merge=view.state, bias=view.bias)
             turned = _turned(positions, view.k, d.keep, row.length, rope=pre.decoder.rope, layer=np.int32(layer))
-            fitted.append((_fitted(encode.keys, turned, d.keep, layer), _fitted(encode.values, view.v, d.keep, layer)))
-            k, v = (_encoded(*x, pos) for x in zip((encode.keys, encode.values), (turned, view.v), fitted[-1], strict=True))
-            rows = {"k": k, "v": v, "pos": pos, "state": state}
+            fitted.append(tuple(_fitted(c, x, d.keep, layer) for c, x in zip(encode.codecs, (turned, view.v), strict=True)))
+            coded = dict(zip("kv", zip(encode.codecs, encode.windows, (turned, view.v), fitted[-1], strict=True), strict=True))
+            tails.append(tuple(() if w is None else _tail(w, x, order, count, encode.sinks) for _, w, x, _ in coded.values()))
+            rows = {"pos": pos, "state": state}
+            rows |= {name: _encoded(codec, x, params, pos) for name, (codec, _, x, params) in coded.items() if name in pools}
             where = order, start[layer, r][None], count
             pools = _write(pools, {name: rows[name] for name in pools}, *where)
+            for name, pool in paged.items():
+                paged[name] = _write_pages(pool, *coded[name], *where, slots=slots)
             if elsewhere is not None:
                 stored = _write_elsewhere(placement, elsewhere, view.v, *where)
                 elsewhere = placement.adopt(stored, elsewhere)
     by_layer = lambda *x: jnp.concatenate(x).reshape(pre.decoder.layers, len(pre.rows), *x[0].shape[1:])  # noqa: E731
-    memory, fitted = jax.tree.map(by_layer, *memory), jax.tree.map(by_layer, *fitted)
-    return pools | ({} if elsewhere is None else {"v": elsewhere}) | {"memory": memory, "fitted": fitted}
+    memory, fitted, tails = (jax.tree.map(by_layer, *x) for x in (memory, fitted, tails))
+    stored = pools | paged | ({} if elsewhere is None else {"v": elsewhere})
+    tails = tuple(x and Tail(*x, policy.encode.sinks) for x in tails)
+    return stored | {"memory": memory, "fitted": fitted, "tails": tails}
 
 
 def empty_pools(decoder: Any, policy: Policy, slots: int, dtype: Any) -> dict[str, PyTree]:
@@ -129,6 +137,21 @@ def _order(keep, layer):
 def _write(pools, rows, order, start, count):
     """Write one layer's kept slots into the pools. It compiles for every size of a pool, so it does nothing else."""
     return pick(pools, rows, order, start, count)
+
+
+@partial(jax.jit, static_argnames=("sinks",))
+def _tail(window, x, order, count, sinks):
+    """A layer's exact slots among those that stay, and how many are coded."""
+    return filled(x, order, count, window, sinks), window.coded(count)
+
+
+@partial(jax.jit, donate_argnames=("pool",), static_argnames=("slots",))
+def _write_pages(pool, codec, window, x, params, order, start, count, *, slots):
+    """Write the pages of one layer's kept slots that are coded, in position order."""
+    n = order.shape[-1]
+    order = jnp.pad(order, ((0, 0), (0, 0), (0, -n % codec.page)), mode="edge")
+    rows = codec.encode(jnp.take_along_axis(x, order[..., None], 2), order, params)
+    return put_rows(pool, rows, start, window.coded(count), slots)
 
 
 @partial(jax.jit, donate_argnames=("store",), static_argnames=("placement",))

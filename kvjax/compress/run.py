@@ -1,5 +1,6 @@
 """Compress: plan on the device, read a few integers back, pack what stays into a ragged pool."""
 
+import math
 from collections.abc import Iterable
 
 import jax
@@ -113,13 +114,13 @@ def compress(
     trim()
     scores = scores or scores_of(pre, policy)
     decided = [_decide(row, policy, of_row) for row, of_row in zip(pre.rows, scores.rows, strict=True)]
-    return _packed(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots(pre, reserve, headroom))
+    return _packed(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots(pre, policy, reserve, headroom))
 
 
 def _packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int) -> KVCache:
     """What was decided, in a pool of just that size."""
     counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
-    start, capacity, slots = plan_regions(counts + headroom, reserve_slots)
+    start, capacity, slots = plan_regions(counts + headroom, reserve_slots, math.lcm(ALIGN, policy.encode.page))
     packed = pack(pre, policy, decided, start, slots)
     lengths = jnp.concatenate([row.length for row in pre.rows])
     cache = KVCache(
@@ -138,9 +139,9 @@ def _packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom
     return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
 
 
-def reserve_slots(pre: Prefilled, reserve: int | float | None, headroom: int) -> int:
+def reserve_slots(pre: Prefilled, policy: Policy, reserve: int | float | None, headroom: int) -> int:
     """Slots that a uniform budget of `reserve` would need for these prompts, alignment included."""
     if reserve is None:
         return 0
-    most = sum(slots_of(reserve, length) + headroom + ALIGN for length in pre.lengths)
+    most = sum(slots_of(reserve, length) + headroom + math.lcm(ALIGN, policy.encode.page) for length in pre.lengths)
     return most * pre.decoder.layers * pre.decoder.heads

@@ -74,7 +74,7 @@ def extend(
     table, counts = _as_table(rows)
     if not table.size:
         return Extended(cache=cache)
-    block = 1 if policy.retrieve.stepwise else block
+    block = 1 if policy.retrieve.stepwise or policy.encode.stepwise else block
     step = min(block, table.shape[1])
     check_cache(lm, cache, policy, table.shape[1], block=step)
     cache, padded_slots = make_room(cache, policy, table.shape[1], block=step, reserve=reserve)

@@ -9,7 +9,7 @@ from kvjax.budget import slots_of
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import resize
 from kvjax.policy import Policy
-from kvjax.types import ALIGN, power_of_two
+from kvjax.types import power_of_two
 
 
 def check_cache(lm: Any, cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1) -> None:
@@ -31,6 +31,8 @@ def check_cache(lm: Any, cache: KVCache, policy: Policy, new_tokens: int, *, blo
         _check_state(cache, policy)
     if cache.placement != policy.encode.placement:
         raise ValueError(f"the cache holds values {cache.placement}, the policy wants {policy.encode.placement}: compress with it")
+    if not policy.encode.fits(cache, lm.decoder.head_dim):
+        raise ValueError(f"the cache does not hold slots as the policy's {policy.encode} stores them: compress with it")
     if cache.positions != policy.encode.positions:
         raise ValueError(f"the cache holds keys {cache.positions}, the policy wants {policy.encode.positions}: compress with it")
     text, slots = int(np.asarray(cache.position).max()) + new_tokens, _fullest(cache, policy, new_tokens, block).max()
@@ -71,5 +73,5 @@ def make_room(
     widest, slots = int(capacity.max()), 0
     if reserve is not None:
         most = slots_of(reserve, int(np.asarray(cache.position).max())) + new_tokens
-        widest, slots = max(widest, most), (most + ALIGN) * length.size
+        widest, slots = max(widest, most), (most + cache.align) * length.size
     return resize(cache, capacity, slots), power_of_two(widest) if padded else 0

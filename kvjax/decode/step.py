@@ -88,8 +88,8 @@ def _attend(inputs: AttentionInputs, *, spec: Spec, cache: KVCache, layer: int, 
 
 def _after_reading(read: PyTree, cache: KVCache) -> tuple[PyTree, KVCache]:
     """The same, with every later write to the pool after what was read from it: without an order XLA copies the pool first."""
-    read, k, v, pos = lax.optimization_barrier((read, cache.k, cache.v, cache.pos))
-    return read, cache.replace(k=k, v=v, pos=pos)
+    read, k, v, pos, tails = lax.optimization_barrier((read, cache.k, cache.v, cache.pos, cache.tails))
+    return read, cache.replace(k=k, v=v, pos=pos, tails=tails)
 
 
 def _evict(spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: Any) -> KVCache:
@@ -113,7 +113,7 @@ def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], 
         x, (cache, of_layer) = spec.decoder.layer(weights, x, positions, attend)
         left.append(of_layer)
     cache = _evict(spec, cache, left, tokens=tokens, count=count, dtype=x.dtype)
-    cache = spec.retrieve.end(cache, spec.encode, count=count)
+    cache = spec.encode.flush(spec.retrieve.end(cache, spec.encode, count=count))
     return cache.replace(position=cache.position + count, steps=cache.steps + count), x
 
 

@@ -1,10 +1,12 @@
-"""How slots are stored: a codec for keys and one for values, where values live, and which positions keys and queries have."""
+"""How slots are stored: a codec for keys and one for values, an exact window, positions of keys and queries, where values live."""
 
-from kvjax.codec import AsIs, Cast, ProductQuantized
+from kvjax.codec import Affine, AsIs, Cast, ProductQuantized
 from kvjax.encode.positions import Absolute, Clamped, InCache, Rerotated
 from kvjax.encode.stored import Stored
+from kvjax.encode.window import BlockFlush, Slide, Window, Windows
 from kvjax.placement import ByCallback, OnDevice, OnHost
 
 __all__ = [
-    "Absolute", "AsIs", "ByCallback", "Cast", "Clamped", "InCache", "OnDevice", "OnHost", "ProductQuantized", "Rerotated", "Stored",
-]  # fmt: skip
+    "Absolute", "Affine", "AsIs", "BlockFlush", "ByCallback", "Cast", "Clamped", "InCache", "OnDevice", "OnHost",
+    "ProductQuantized", "Rerotated", "Slide", "Stored", "Window", "Windows",
+]

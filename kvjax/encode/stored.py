@@ -1,5 +1,11 @@
-"""How slots are stored: keys and values, each by a codec, and values where their placement says."""
+"""How slots are stored: keys and values, each by a codec, the newest exact if a window says so, and values where they live.
 
+Every token has a slot of its region, and room for its codes, whatever is exact. Beside coded keys, or values, a `Tail` holds the
+exact ones: slots at or above its count, and the sinks, are read from there. What a step pushes out of the window is coded after
+the step's last layer, so that the step itself still sees it exactly.
+"""
+
+import math
 from typing import Any
 
 import jax
@@ -10,8 +16,11 @@ from jaxtyping import Array, Float, Float32, Int32, PyTree
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.codec import AsIs, Codec, LayerRegions
+from kvjax.codec.decoded import biased
 from kvjax.encode.at_reading import scores_at_reading
 from kvjax.encode.positions import Absolute
+from kvjax.encode.tail import Tail, empty_tail, flush
+from kvjax.encode.window import Window, Windows
 from kvjax.evidence import Need
 from kvjax.kernels.append import append, behind
 from kvjax.kernels.ragged_attention import attention_with_weights, log_denominator, probabilities, ragged_attention
@@ -25,22 +34,53 @@ class Stored(Encoder):
     """Keys by one codec, values by another.
 
     Args:
-        keys, values: `kvjax.codec`: AsIs(), Cast(dtype), ProductQuantized(codebook, origin).
+        keys, values: `kvjax.codec`: AsIs(), Cast(dtype), ProductQuantized(codebook, origin), Affine(bits, group, reduce).
         placement: where values live: OnDevice(), or in host memory with OnHost() or ByCallback(); coded values, on the device.
         positions: where keys and queries stand: Absolute(), InCache(), Clamped(limit) or Rerotated().
+        window: which of the newest slots stay exact where they are coded: BlockFlush(R), Slide(R), or Windows(keys, values); None
+            codes a slot as it comes.
+        sinks: first slots of a region that stay exact as well, while there is a window; in a page they count for its range.
 
     Where both are dense and on the device, attention is one fused kernel. Otherwise scores and weighted sums are taken apart,
-    over some slots decoded at a time. Raises: ValueError for coded values elsewhere than on the device.
+    over some slots decoded at a time. With a window known tokens are fed one at a time, and with a window or pages nothing may be
+    evicted while decoding.
+    Raises: ValueError for coded values elsewhere than on the device, for pages that the window's blocks do not fill, for sinks
+    without a window.
     """
 
     keys: Codec = AsIs()
     values: Codec = AsIs()
     placement: Any = OnDevice()
     positions: Any = Absolute()
+    window: Window | Windows | None = None
+    sinks: int = struct.field(pytree_node=False, default=0)
 
     def __post_init__(self):
-        if isinstance(self.values, Codec) and not self.values.dense and not self.placement.on_device:
+        if not (isinstance(self.keys, Codec) and isinstance(self.values, Codec)):
+            return  # placeholders of a pytree transformation
+        if not self.values.dense and not self.placement.on_device:
             raise ValueError(f"values coded by {self.values!r} live on the device; got placement={self.placement!r}")
+        for codec, window in zip(self.codecs, self.windows, strict=True):
+            if codec.page > 1 and (window is None or window.block % codec.page):
+                raise ValueError(
+                    f"{codec!r} codes {codec.page} slots at once: give it a window of whole pages, such as "
+                    f"BlockFlush({4 * codec.page}); got {window!r}"
+                )
+        if self.windows[0] is not None and self.positions.at_reading:
+            raise ValueError(f"keys that {self.positions!r} turns at every reading have no exact window: leave window= out")
+        if self.sinks < 0 or (self.sinks and self.windows == (None, None)):
+            raise ValueError(f"{self.sinks} exact sinks need coded slots and a window beside them, if only Slide(0)")
+
+    @property
+    def codecs(self) -> tuple[Codec, Codec]:
+        """Of keys and of values."""
+        return self.keys, self.values
+
+    @property
+    def windows(self) -> tuple[Window | None, Window | None]:
+        """The schedules of keys and of values; None where they are dense, or coded as they come."""
+        given = self.window if isinstance(self.window, Windows) else Windows(self.window, self.window)
+        return None if self.keys.dense else given.keys, None if self.values.dense else given.values
 
     @property
     def dense(self) -> bool:
@@ -49,6 +89,18 @@ class Stored(Encoder):
     @property
     def needs(self) -> frozenset[Need]:
         return self.positions.needs
+
+    @property
+    def stepwise(self) -> bool:
+        return self.windows != (None, None)
+
+    @property
+    def page(self) -> int:
+        return math.lcm(self.keys.page, self.values.page)
+
+    @property
+    def movable(self) -> bool:
+        return not self.stepwise and self.page == 1
 
     def at(self, layer: Layer) -> "Stored":
         return self.replace(keys=self.keys.at(layer), values=self.values.at(layer))
@@ -63,6 +115,17 @@ class Stored(Encoder):
         like = jax.eval_shape(lambda: self.values.rows(slots, d, dtype))
         return self.keys.rows(slots, d, dtype), self.placement.empty(slots, d, like.dtype)
 
+    def empty_tails(self, shape: tuple[int, int, int], d: int, dtype: Any) -> tuple[Any, Any]:
+        """Exact keys and values of regions [L, B, H] that hold nothing; () where there is no window."""
+        return tuple(() if window is None else empty_tail(window, self.sinks, shape, d, dtype) for window in self.windows)
+
+    def fits(self, cache: Any, d: int) -> bool:
+        """Whether the cache's rows are of this storage's shape."""
+        rows = jax.eval_shape(lambda: jax.tree.leaves([codec.rows(self.page, d, jnp.float32) for codec in self.codecs]))
+        tails = jax.eval_shape(lambda: jax.tree.leaves(self.empty_tails((1, 1, 1), d, jnp.float32)))
+        held = jax.tree.leaves(cache.k) + (jax.tree.leaves(cache.v) if cache.placement.on_device else [cache.v])
+        return _shapes(rows, 1) == _shapes(held, 1) and _shapes(tails, 3) == _shapes(jax.tree.leaves(cache.tails), 3)
+
     def take(self, cache: Any, layer: Layer, slots: Int32[Array, "b h n"], dtype: Any) -> tuple[Keys, Values]:
         kp, vp = cache.fitted_of(layer)
         rows = lambda pool: jax.tree.map(lambda x: jnp.take(x, slots, axis=0, mode="clip"), pool)  # noqa: E731
@@ -72,15 +135,33 @@ class Stored(Encoder):
         return k, self.values.decode(rows(cache.v), dtype, vp)
 
     def append(self, cache: Any, inputs: AttentionInputs, context: AttendContext, count: Int32[Array, " b"]) -> Any:
-        layer, (kp, vp) = context.layer, cache.fitted_of(context.layer)
+        layer, fitted = context.layer, cache.fitted_of(context.layer)
         start, before = cache.start[layer], cache.length[layer] - count[:, None]
         pos = jnp.broadcast_to(context.positions[:, None], inputs.k.shape[:3])
-        k = append(cache.k, self.keys.encode(inputs.k, pos, kp), start, before, count)
+        if self.stepwise and inputs.k.shape[2] != 1:
+            raise ValueError(f"an exact window takes one token at a time; got {inputs.k.shape[2]}")
+
+        def add(codec: Codec, pool: PyTree, tail: Any, x: Keys, params: PyTree) -> tuple[PyTree, Any]:
+            if isinstance(tail, Tail):
+                return pool, tail.put(x, layer, before, count)
+            return append(pool, codec.encode(x, pos, params), start, before, count), tail
+
+        k, k_tail = add(self.keys, cache.k, cache.tails[0], inputs.k, fitted[0])
         if not self.values.dense:
-            return cache.replace(k=k, v=append(cache.v, self.values.encode(inputs.v, pos, vp), start, before, count))
+            v, v_tail = add(self.values, cache.v, cache.tails[1], inputs.v, fitted[1])
+            return cache.replace(k=k, v=v, tails=(k_tail, v_tail))
         t, d = inputs.k.shape[2:]
         where = behind(start, before, count, t=t, slots=cache.slots).reshape(-1)
-        return cache.replace(k=k, v=self.placement.append(cache.v, where, inputs.v.reshape(-1, d)))
+        v = self.placement.append(cache.v, where, inputs.v.reshape(-1, d))
+        return cache.replace(k=k, v=v, tails=(k_tail, cache.tails[1]))
+
+    def flush(self, cache: Any) -> Any:
+        for i, (name, codec, window) in enumerate(zip("kv", self.codecs, self.windows, strict=True)):
+            if window is not None:
+                pool, tail = flush(codec, window, getattr(cache, name), cache.tails[i], cache.fitted[i], cache)
+                tails = (tail, cache.tails[1]) if i == 0 else (cache.tails[0], tail)
+                cache = cache.replace(tails=tails, **{name: pool})
+        return cache
 
     def store_values(self, v: Any, slots: Int32[Array, " m"], rows: PyTree) -> Any:
         """The store of values with rows in these slots; a slot beyond it is left out, or slack."""
@@ -92,7 +173,12 @@ class Stored(Encoder):
         at, params = _regions(cache, cache.k, context), cache.fitted_of(context.layer)[0]
         if self.positions.at_reading:
             return scores_at_reading(self.keys, self.positions, q, at, params, context.rope)
-        return self.keys.scores(q, at, params)
+        if self.windows[0] is None:
+            return self.keys.scores(q, at, params)
+        tail, n = cache.tails[0].of(context.layer), at.padded_slots
+        coded = self.keys.scores(q, at.replace(length=tail.coded, bias=None), params)
+        exact = tail.exact(n)[:, :, None, None] & at.seen(0, n)
+        return biased(jnp.where(exact, tail.scores(q, n), coded), at.bias, at.start)
 
     def weighted_sum(
         self, cache: Any, context: AttendContext, weights: Float32[Array, "b h g t n"], d: int
@@ -100,7 +186,12 @@ class Stored(Encoder):
         if self.values.dense:
             return self.placement.weighted_sum(cache.v, cache.start[context.layer], weights)
         at = _regions(cache, cache.v, context).replace(padded_slots=weights.shape[-1])
-        return self.values.weighted_sum(at, weights, d, cache.fitted_of(context.layer)[1])
+        params = cache.fitted_of(context.layer)[1]
+        if self.windows[1] is None:
+            return self.values.weighted_sum(at, weights, d, params)
+        tail = cache.tails[1].of(context.layer)
+        coded = jnp.where(tail.exact(weights.shape[-1])[:, :, None, None], 0.0, weights)
+        return self.values.weighted_sum(at.replace(length=tail.coded), coded, d, params) + tail.weighted_sum(weights, at.length)
 
     def attention(self, q: Queries, cache: Any, context: AttendContext) -> tuple[Queries, Float32[Array, "b h g t"]]:
         if self.dense:
@@ -128,3 +219,8 @@ def _regions(cache: Any, pool: PyTree, context: AttendContext) -> LayerRegions:
         pool=pool, pos=cache.pos, start=cache.start[layer], length=cache.length[layer], positions=context.positions,
         padded_slots=context.padded_slots, window=context.window, bias=cache.bias,
     )  # fmt: skip
+
+
+def _shapes(arrays: list, axes: int) -> list[tuple[int, ...]]:
+    """Shapes behind the first axes."""
+    return [x.shape[axes:] for x in arrays]

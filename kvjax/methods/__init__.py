@@ -19,6 +19,7 @@ from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
 from kvjax.methods.keydiff import keydiff
+from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
@@ -39,6 +40,25 @@ __all__ = [
     "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "knorm", "kvzip", "lagkv",
     "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "snapkv",
     "streaming_llm", "tova", "trim_kv",
+    "ada_expected",
+    "adakv",
+    "compresskv",
+    "d2o",
+    "expected_attention",
+    "full",
+    "h2o",
+    "hcattention",
+    "heterocache",
+    "keydiff",
+    "kivi",
+    "knorm",
+    "local_window",
+    "pyramid_keydiff",
+    "pyramidkv",
+    "quest",
+    "snapkv",
+    "streaming_llm",
+    "tova",
 ]
 
 

@@ -108,7 +108,8 @@ class PivotRefresh(Retriever):
             )
 
     def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
-        del cache
+        if not encode.movable or jax.tree.leaves(cache.fitted):
+            raise ValueError(f"PivotRefresh rewrites single slots: it needs codecs without windows, pages or fits; got {encode}")
         pivots, satellites = self.clusters.pivots, self.clusters.satellites
         if not pivots:
             return ()

@@ -152,7 +152,8 @@ def test_a_merger_blends_keys_as_they_are_stored(lm, raw):
 
 def test_cast_slots_and_values_elsewhere(lm, raw):
     want = kvjax.decode(lm, kvjax.compress(raw, adakv(InCache())), adakv(InCache()), max_new_tokens=4, stop=(), return_logits=True)
-    for encode in (Stored(keys=Cast("float32"), values=Cast("float32"), positions=InCache()), Stored(placement=kvjax.encode.OnHost(), positions=InCache())):
+    cast = Stored(keys=Cast("float32"), values=Cast("float32"), positions=InCache())
+    for encode in (cast, Stored(placement=kvjax.encode.OnHost(), positions=InCache())):
         policy = adakv(InCache()).replace(encode=encode)
         got = kvjax.decode(lm, kvjax.compress(raw, policy), policy, max_new_tokens=4, stop=(), return_logits=True)
         np.testing.assert_allclose(got.logits, want.logits, atol=1e-5)

@@ -1,0 +1,29 @@
+"""What attention reads of a cache whose slots are coded: keys and values of every region, decoded, exact where they are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kvjax.codec import LayerRegions
+
+
+def held(cache, encode, layer: int, row: int, h: int) -> tuple[np.ndarray, np.ndarray]:
+    """(keys, values) [n, d] of one region."""
+    return tuple(_side(cache, encode, side, layer, row, h) for side in (0, 1))
+
+
+def _side(cache, encode, side, layer, row, h):
+    length, codec, tail = cache.length[layer], encode.at(layer).codecs[side], cache.tails[side]
+    wide = -(-int(length.max()) // codec.page) * codec.page
+    at = LayerRegions(
+        pool=(cache.k, cache.v)[side], pos=cache.pos, start=cache.start[layer], length=length,
+        positions=cache.position[:, None], padded_slots=wide,
+    )  # fmt: skip
+    params = jax.tree.map(lambda x: x[layer], cache.fitted[side])
+    x = np.array(codec.decode(at.rows(0, wide), jnp.float32, params))[row, h]
+    if tail != ():
+        coded, ring = int(tail.coded[layer, row, h]), tail.rows.shape[3] - tail.sinks
+        for j in range(int(length[row, h])):
+            if j < tail.sinks or j >= coded:
+                x[j] = tail.rows[layer, row, h, j if j < tail.sinks else tail.sinks + j % ring]
+    return x[: int(length[row, h])]
