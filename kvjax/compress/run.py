@@ -42,7 +42,7 @@ class Decision:
 
 
 @jax.jit
-def _plan(allocate, select, scores, second, measured, length, mean_budget):
+def plan_row(allocate, select, scores, second, measured, length, mean_budget):
     """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
     view = LayerView.of_prompt(length, scores.shape[1:])
     pos, valid = (jnp.broadcast_to(x, scores.shape) for x in (view.pos, view.valid))
@@ -55,7 +55,7 @@ def _plan(allocate, select, scores, second, measured, length, mean_budget):
 
 
 @jax.jit
-def _everything(scores, length):
+def everything(scores, length):
     """Keep all: for prompts that fit, and for schedules that leave the prompt alone."""
     keep = jnp.broadcast_to(LayerView.of_prompt(length, scores.shape[1:]).valid, scores.shape)
     return keep, keep.sum(-1).astype(jnp.int32)
@@ -67,12 +67,12 @@ def _decide(row: PrefilledRow, policy: Policy, found: RowScores) -> Decision:
     length = int(row.length[0])
     mean_budget = policy.mean_budget(length)
     asked = jnp.asarray([mean_budget], jnp.int32)
-    keep, count, budget = _plan(policy.allocate, policy.select, scores, second, measured, row.length, asked)
+    keep, count, budget = plan_row(policy.allocate, policy.select, scores, second, measured, row.length, asked)
     if isinstance(policy.budget, int | np.integer) and policy.budget > length:
         budget = jnp.full_like(budget, policy.budget)
     fits = mean_budget >= length and not policy.allocate.given
     if not policy.when.after_prefill or fits:
-        keep, count = _everything(scores, row.length)
+        keep, count = everything(scores, row.length)
     return Decision(scores=scores, state=state, keep=keep, count=count, budget=budget, mean_budget=mean_budget)
 
 

@@ -93,10 +93,10 @@ def score_prompt(pre: Prefilled, policy: Policy) -> PromptScores:
 def scores_of(pre: Prefilled, policy: Policy) -> PromptScores:
     """`score_prompt` of what has been checked."""
     by = policy.score, policy.decode_score, policy.allocate
-    return PromptScores(pre=pre, by=by, rows=[_score_row(row, policy) for row in pre.rows])
+    return PromptScores(pre=pre, by=by, rows=[score_row(row, policy) for row in pre.rows])
 
 
-def _score_row(row: PrefilledRow, policy: Policy) -> RowScores:
+def score_row(row: PrefilledRow, policy: Policy) -> RowScores:
     decode_score, layers = policy.when.score, []
     for layer, (k, v, evidence) in enumerate(zip(row.k, row.v, row.evidence, strict=True)):
         score, allocate = policy.score.at(layer), policy.allocate.at(layer)

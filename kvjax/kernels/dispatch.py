@@ -25,6 +25,8 @@ class Operation:
             `gpu` extra.
         package: where the kernels are.
         by_name: further kernels, taken only when `impl` names them.
+        reversed_as: for methods whose "xla" loops end where the data say, and cannot be reversed: the name of the implementation
+            in `anywhere` whose derivative they get.
     """
 
     name: str
@@ -32,11 +34,13 @@ class Operation:
     kernels: Mapping[str, str]
     package: str
     by_name: Mapping[str, str] = MappingProxyType({})
+    reversed_as: Mapping[str, str] = MappingProxyType({})
 
     def call(self, impl: str | None, method: str, *arrays: Any, **static: Any) -> Any:
         """`method` of the implementation `impl`; for None of the best that takes the operands on each array's platform.
 
-        A kernel is chosen only where JAX compiles for its platform; its derivative is that of the XLA implementation.
+        A kernel is chosen only where JAX compiles for its platform; its derivative is that of the XLA implementation, or the one
+        that `reversed_as` names.
 
         Raises:
             ValueError: an unknown name, or a kernel that cannot run; says why for each kernel.
@@ -54,9 +58,11 @@ class Operation:
             reasons = "".join(f"\n  {name}: {refusal(name) or 'would run'}" for name in every)
             raise ValueError(f"impl {impl!r} of {self.name} cannot run:{reasons}\n  {', '.join(self.anywhere)}: run anywhere")
         default = getattr(self.anywhere["xla"], method)
-        if kernel is None:
+        derived = self.reversed_as.get(method)
+        if kernel is None and derived is None:
             return default(*arrays, **static)
-        which = dict(platform=every[kernel], kernel=getattr(self._load(kernel), method), default=default)
+        kernels = () if kernel is None else ((every[kernel], getattr(self._load(kernel), method)),)
+        which = dict(kernels=kernels, default=default, derived=getattr(self.anywhere[derived or "xla"], method))
         return _on_platform(*arrays, **which, static=tuple(static.items()))
 
     def _load(self, kernel: str) -> ModuleType:
@@ -80,10 +86,12 @@ def compiles_for() -> str:
     return "cuda" if platform == "gpu" else platform
 
 
-@partial(jax.jit, static_argnames=("platform", "kernel", "default", "static"))
-def _on_platform(*arrays: Any, platform: str, kernel: Any, default: Any, static: tuple) -> Any:
-    """`kernel` where the arrays are on a device of the platform, else `default`."""
-    kernel, default = partial(kernel, **dict(static)), partial(default, **dict(static))
-    run = jax.custom_jvp(lambda *arrays: lax.platform_dependent(*arrays, default=default, **{platform: kernel}))
-    run.defjvp(lambda arrays, tangents: jax.jvp(default, arrays, tangents))
+@partial(jax.jit, static_argnames=("kernels", "default", "derived", "static"))
+def _on_platform(*arrays: Any, kernels: tuple, default: Any, derived: Any, static: tuple) -> Any:
+    """The kernel where the arrays are on a device of its platform, else `default`; the derivative of `derived`."""
+    default, derived = partial(default, **dict(static)), partial(derived, **dict(static))
+    by_platform = {platform: partial(kernel, **dict(static)) for platform, kernel in kernels}
+    choose = lambda *arrays: lax.platform_dependent(*arrays, default=default, **by_platform)  # noqa: E731
+    run = jax.custom_jvp(choose if kernels else default)
+    run.defjvp(lambda arrays, tangents: jax.jvp(derived, arrays, tangents))
     return run(*arrays)

@@ -12,7 +12,8 @@ from .moves import Moves
 
 #: Implementations by name; each module defines `compact`, `rewrite`, `pick` and `move_regions`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("compact", IMPLEMENTATIONS, {"triton": "cuda"}, __package__)
+_REVERSED = dict.fromkeys(("compact", "rewrite", "pick"), "reference")
+_OPERATION = Operation("compact", IMPLEMENTATIONS, {"triton": "cuda"}, __package__, reversed_as=_REVERSED)
 
 
 def compact(pools: Any, start: Int32[Array, "b h"], moves: Moves, *, impl: str | None = None) -> Any:

@@ -10,7 +10,9 @@ from . import reference, xla
 #: Implementations that run anywhere, by name; each module defines `attention`, `scores` and `attention_with_weights`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
 _KERNELS = {"triton": "cuda", "native": "cpu"}
-_OPERATION = Operation("ragged attention", IMPLEMENTATIONS, _KERNELS, __package__, by_name={"mosaic": "cuda"})
+_OPERATION = Operation(
+    "ragged attention", IMPLEMENTATIONS, _KERNELS, __package__, by_name={"mosaic": "cuda"}, reversed_as={"scores": "reference"}
+)
 
 
 def ragged_attention(

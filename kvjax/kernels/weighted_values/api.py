@@ -8,7 +8,8 @@ from . import reference, xla
 
 #: Implementations that run anywhere, by name; each module defines `weighted_sum`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("weighted values", IMPLEMENTATIONS, {"native": "cpu"}, __package__)
+_REVERSED = {"weighted_sum": "reference"}
+_OPERATION = Operation("weighted values", IMPLEMENTATIONS, {"native": "cpu"}, __package__, reversed_as=_REVERSED)
 
 
 def weighted_values(

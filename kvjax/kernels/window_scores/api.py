@@ -8,7 +8,7 @@ from . import reference, xla
 
 #: Implementations by name; each module defines `scores`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("window scores", IMPLEMENTATIONS, {}, __package__)
+_OPERATION = Operation("window scores", IMPLEMENTATIONS, {}, __package__, reversed_as={"scores": "reference"})
 
 
 def window_scores(

@@ -1,0 +1,136 @@
+"""The pure core: compiled, mapped over budgets and differentiated whole, it gives what the ordinary calls give."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import struct
+
+import kvjax
+from kvjax import core
+from kvjax.encode import OnHost, Stored
+from kvjax.stage import Merger
+from tests.conftest import ids_of, policy_of
+
+STEPS = 6
+BUDGETS = [1, 7, 24, 40, 63, 89, 90, 1000]
+
+
+def run(lm, pre, policy, *, slots, steps=STEPS):
+    """(tokens, logits) of the whole path; to be traced."""
+    return core.decode(lm.params, lm.decoder, policy, core.compress(pre, policy, slots=slots), steps=steps)[:2]
+
+
+def ordinary(lm, pre, policy, steps=STEPS):
+    return kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=steps, stop=(), return_logits=True)
+
+
+@pytest.mark.parametrize("name", ["full", "snapkv", "d2o", "duo_attention", "trim_kv"])
+def test_one_program_gives_what_the_ordinary_calls_give(lm, pre, name):
+    policy = policy_of(name)
+    want = ordinary(lm, pre, policy)
+    tokens, logits = jax.jit(lambda policy: run(lm, pre, policy, slots=96))(policy)
+    np.testing.assert_array_equal(tokens, want.tokens)
+    np.testing.assert_allclose(logits, want.logits, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["adakv", pytest.param("streaming_llm", marks=pytest.mark.slow)])
+def test_eight_budgets_at_once_are_eight_calls(lm, pre, name):
+    policy = policy_of(name, 40)
+    at = lambda budget: run(lm, pre, policy.replace(budget=budget), slots=96)  # noqa: E731
+    tokens, logits = jax.jit(jax.vmap(at))(jnp.asarray(BUDGETS))
+    for i, budget in enumerate(BUDGETS):
+        want = ordinary(lm, pre, policy.replace(budget=budget))
+        np.testing.assert_array_equal(tokens[i], want.tokens)
+        np.testing.assert_allclose(logits[i], want.logits, atol=2e-5)
+
+
+def test_rows_of_different_lengths(lm):
+    policy = policy_of("snapkv", 20)
+    pre = kvjax.prefill(lm, [ids_of(70, 1), ids_of(9, 2)], needs=policy)
+    want = ordinary(lm, pre, policy)
+    tokens, logits = jax.jit(lambda pre: run(lm, pre, policy, slots=32))(pre)
+    np.testing.assert_array_equal(tokens, want.tokens)
+    np.testing.assert_allclose(logits, want.logits, atol=2e-5)
+
+
+def test_a_head_without_a_slot_left_has_no_logits(lm):
+    policy = kvjax.methods.knorm(budget=14)
+    pre = kvjax.prefill(lm, [ids_of(60, 1), ids_of(8, 2)], needs=policy)
+    whole = jax.jit(lambda pre, policy: run(lm, pre, policy, slots=16, steps=4))
+    logits = whole(pre, policy)[1]
+    assert jnp.isfinite(logits[0, :3]).all() and jnp.isnan(logits[0, 3]).all()  # two tokens fit behind fourteen
+    assert jnp.isfinite(logits[1]).all()
+    logits = whole(pre, policy.replace(budget=17))[1]
+    assert jnp.isnan(logits[0]).all() and jnp.isfinite(logits[1]).all()
+
+
+def test_given_tokens_are_fed(lm, pre):
+    policy, fed = kvjax.methods.full(), jnp.asarray([ids_of(3, 9)], jnp.int32)
+    cache = core.compress(pre, policy, slots=96)
+    tokens, logits, after = core.decode(lm.params, lm.decoder, policy, cache, steps=3, tokens=fed)
+    want = kvjax.extend(lm, kvjax.compress(pre, policy), fed[0].tolist(), policy, return_logits=True)
+    np.testing.assert_array_equal(tokens, fed)
+    np.testing.assert_allclose(logits[0, 1:], want.logits[0, :2], atol=2e-5)
+    np.testing.assert_allclose(after.logits, want.cache.logits, atol=2e-5)
+
+
+@struct.dataclass
+class ScoreBias(Merger):
+    """A user's soft selection: power · ln(score) is added to the attention of every slot that stays."""
+
+    biased: ClassVar[bool] = True
+    power: float = 0.5
+
+    def __call__(self, view, keep, scores, memory):
+        return view.replace(bias=view.bias + self.power * jnp.log(jnp.maximum(scores, 1e-20))), memory
+
+
+def soft(eps, power, when):
+    """Expected Attention as weights; who stays depends on the position alone, so that the loss is smooth."""
+    score = kvjax.score.ExpectedAttention(future=64, eps=eps)
+    select = kvjax.select.TopK(recent=40)
+    return kvjax.Policy(score=score, select=select, merge=ScoreBias(power), when=when, budget=40)
+
+
+@pytest.mark.parametrize(
+    "when", [kvjax.AfterPrefill(), pytest.param(kvjax.Every(1), marks=pytest.mark.slow)], ids=["after prefill", "every step"]
+)
+def test_gradients_of_a_decoded_loss_are_central_differences(lm, pre, when):
+    fed = jnp.asarray([ids_of(3, 9)], jnp.int32)
+
+    def loss(eps, power):
+        policy = soft(eps, power, when)
+        cache = core.compress(pre, policy, slots=48)
+        return (core.decode(lm.params, lm.decoder, policy, cache, steps=3, tokens=fed)[1][:, 1:] ** 2).mean()
+
+    at, (eps, power), h = jax.jit(loss), (0.05, 0.5), 5e-3
+    slope = jax.jit(jax.grad(loss, (0, 1)))(eps, power)
+    numeric = (at(eps + h, power) - at(eps - h, power)) / (2 * h), (at(eps, power + h) - at(eps, power - h)) / (2 * h)
+    assert all(abs(x) > 1e-4 for x in slope)
+    np.testing.assert_allclose(slope, numeric, rtol=2e-2)
+
+
+def test_a_share_is_refused(pre):
+    with pytest.raises(TypeError, match="whole slots per KV head, or 1.0 for everything; got budget=0.5"):
+        core.compress(pre, policy_of("snapkv", 0.5), slots=96)
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (policy_of("heterocache"), "PivotRefresh keeps a state that is made on the host"),
+        (policy_of("full").replace(encode=Stored(placement=OnHost())), "keeps values on the device; got placement=OnHost"),
+    ],
+)
+def test_what_the_core_does_not_do_is_refused(pre, policy, told):
+    with pytest.raises(ValueError, match=told):
+        core.compress(pre, policy, slots=96)
+
+
+def test_evidence_that_is_not_there_is_named(lm):
+    pre = kvjax.prefill(lm, ids_of(40), needs=kvjax.methods.full())
+    with pytest.raises(ValueError, match="did not record ColumnSums"):
+        core.compress(pre, policy_of("h2o"), slots=96)
