@@ -17,9 +17,11 @@ from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
 from kvjax.methods.keydiff import keydiff
+from kvjax.methods.keyformer import keyformer
 from kvjax.methods.knorm import knorm
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
+from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
@@ -27,6 +29,8 @@ from kvjax.methods.pyramidkv import pyramidkv
 from kvjax.methods.qfilters import qfilters
 from kvjax.methods.quest import quest
 from kvjax.methods.random import random
+from kvjax.methods.roco import roco
+from kvjax.methods.scissorhands import scissorhands
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
@@ -37,6 +41,30 @@ __all__ = [
     "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "knorm", "kvzip", "lagkv",
     "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "snapkv",
     "streaming_llm", "tova", "trim_kv",
+    "ada_expected",
+    "adakv",
+    "cake",
+    "compresskv",
+    "d2o",
+    "expected_attention",
+    "full",
+    "h2o",
+    "hcattention",
+    "heterocache",
+    "keydiff",
+    "keyformer",
+    "knorm",
+    "lazy_eviction",
+    "local_window",
+    "pyramid_keydiff",
+    "pyramidkv",
+    "quest",
+    "random",
+    "roco",
+    "scissorhands",
+    "snapkv",
+    "streaming_llm",
+    "tova",
 ]
 
 
