@@ -15,12 +15,13 @@ from kvjax.types import Number
 
 def keys_at(seed: Number, *where: Any) -> Array:
     """A PRNG key for every entry of the broadcast of `where`: the seed, folded with each index in turn."""
-    where = jnp.broadcast_arrays(*(jnp.asarray(x, jnp.int32) for x in where))
 
-    def key(*at: Array) -> Array:
-        return reduce(jax.random.fold_in, at, jax.random.key(seed))
+    def fold(keys: Array, index: Any) -> Array:
+        shape = jnp.broadcast_shapes(keys.shape, jnp.shape(index))
+        flat = jnp.broadcast_to(jnp.asarray(index, jnp.int32), shape).reshape(-1)
+        return jax.vmap(jax.random.fold_in)(jnp.broadcast_to(keys, shape).reshape(-1), flat).reshape(shape)
 
-    return jax.vmap(key)(*(x.reshape(-1) for x in where)).reshape(where[0].shape)
+    return reduce(fold, where, jax.random.key(seed))
 
 
 def uniform_at(seed: Number, *where: Any) -> Float32[Array, "..."]:

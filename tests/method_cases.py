@@ -80,9 +80,11 @@ CASES = {
     "heterocache": _small(_methods.heterocache, artefact=toy("heterocache")),
     "kivi": _without_budget(partial(_methods.kivi, key_group=8, value_group=16, residual=16)),
     "kvzip": _small(_methods.kvzip, chunk=32, first=(5, 6, 7), further=(8, 9)),
+    "lazy_eviction": _small(_methods.lazy_eviction, window=4),
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),
     "quest": _without_budget(_methods.quest),
+    "scissorhands": _small(_methods.scissorhands, window=32, drop=4),
     "snapkv": _small(_methods.snapkv, window=8),
     "trim_kv": _small(_methods.trim_kv, gate=retention_gate(), buffer=1),
 }

@@ -6,6 +6,9 @@ from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.gate_values import GateValues
 from kvjax.evidence.need import Block, Need, Shape, Tokens
 from kvjax.evidence.numbers import ProjectedValueNorm
+from kvjax.evidence.low_rows import LowRows
+from kvjax.evidence.need import Block, Need, Shape, Tokens
+from kvjax.evidence.of_group import OfGroupMax, OfGroupMean
 from kvjax.evidence.per_token import HiddenStates, PerToken, RawKeys
 from kvjax.evidence.probed import Probed
 from kvjax.evidence.query_moments import Moments, QueryMoments, merge_moments
@@ -22,10 +25,14 @@ from kvjax.evidence.record import (
     restrict,
     union,
 )
+from kvjax.evidence.tempered import Tempered
 from kvjax.evidence.window_queries import WindowQueries
 
 __all__ = [
     "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "Moments", "Need",
     "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments", "QuerySpread", "RawKeys", "STANDARD", "Shape", "Tokens",
     "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
+    "STANDARD", "AttentionStatistics", "Block", "ColumnSums", "Evidence", "HiddenStates", "LowRows", "Moments", "Need",
+    "OfGroupMax", "OfGroupMean", "PerToken", "QueryMoments", "RawKeys", "Shape", "Tempered", "Tokens", "WindowQueries",
+    "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from flax import struct
 
 from kvjax.evidence.need import Block, Need, Shape
 from kvjax.evidence.reduce import Reduction, Sum
+from kvjax.types import Layer
 
 
 @struct.dataclass
@@ -22,6 +23,12 @@ class AttentionStatistics(Need):
     @property
     def key(self) -> str:
         return f"attention_{self.reduction.key}"
+
+    def at(self, layer: Layer) -> "AttentionStatistics":
+        return self.replace(reduction=self.reduction.at(layer))
+
+    def serves(self, other: Need) -> bool:
+        return isinstance(other, AttentionStatistics) and self.reduction == other.reduction
 
     def empty(self, shape: Shape) -> Any:
         return self.reduction.empty((shape.b, shape.h, shape.g, shape.n))

@@ -87,7 +87,10 @@ def observe(evidence: Evidence, needs: Iterable[Need], block: Tokens) -> Evidenc
 def union(*groups: Iterable[Need]) -> frozenset[Need]:
     """The smallest set of needs that serves all of `groups`: of several windows only the longest."""
     everything = frozenset().union(*groups)
-    return frozenset(n for n in everything if not any(m != n and m.serves(n) for m in everything))
+    left = frozenset(n for n in everything if not any(m != n and m.serves(n) for m in everything))
+    if len({need.key for need in left}) < len(left):
+        raise ValueError(f"needs that differ only in numbers cannot be recorded together: {', '.join(map(str, ordered(left)))}")
+    return left
 
 
 def missing(recorded: Iterable[Need], wanted: Iterable[Need]) -> frozenset[Need]:

@@ -11,8 +11,22 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32
 
+from kvjax.types import Layer
+
 Rows = Float32[Array, "b h g t n"]
 PerKey = Float32[Array, "b h g n"]
+
+
+@struct.dataclass
+class RowsAt:
+    """Where rows stand, for reductions that need more than the positions of their queries.
+
+    Attributes:
+        keys: position of each key.   steps: tokens since the prompt, each query's own included; 0 for a query of the prompt.
+    """
+
+    keys: Int32[Array, "b h n"]
+    steps: Int32[Array, "b t"]
 
 
 class Reduction:
@@ -30,6 +44,16 @@ class Reduction:
     def of_rows(self, p: Rows, positions: Int32[Array, "b t"], visible: Bool[Array, "b h g t n"]) -> Any:
         """The state after these rows alone; p is 0 where a query does not see a key."""
         raise NotImplementedError(f"{type(self).__name__} must define of_rows(p, positions, visible)")
+
+    def of_rows_at(self, p: Rows, positions: Int32[Array, "b t"], visible: Bool[Array, "b h g t n"], where: RowsAt) -> Any:
+        """`of_rows`, for reductions that also depend on where the keys stand."""
+        del where
+        return self.of_rows(p, positions, visible)
+
+    def at(self, layer: Layer) -> "Reduction":
+        """The reduction as one layer uses it."""
+        del layer
+        return self
 
     def join(self, before: Any, after: Any) -> Any:
         """The state of both stretches of rows."""
@@ -112,9 +136,9 @@ class Hits:
     -1 where there was none; a single hit has gap 0.
     """
 
-    first: Int32[Array, "b h g n"]
-    last: Int32[Array, "b h g n"]
-    gap: Int32[Array, "b h g n"]
+    first: Int32[Array, "*x"]
+    last: Int32[Array, "*x"]
+    gap: Int32[Array, "*x"]
 
 
 @struct.dataclass

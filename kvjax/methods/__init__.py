@@ -20,9 +20,11 @@ from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.kivi import kivi
+from kvjax.methods.keyformer import keyformer
 from kvjax.methods.knorm import knorm
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
+from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
@@ -30,6 +32,8 @@ from kvjax.methods.pyramidkv import pyramidkv
 from kvjax.methods.qfilters import qfilters
 from kvjax.methods.quest import quest
 from kvjax.methods.random import random
+from kvjax.methods.roco import roco
+from kvjax.methods.scissorhands import scissorhands
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
@@ -42,6 +46,7 @@ __all__ = [
     "streaming_llm", "tova", "trim_kv",
     "ada_expected",
     "adakv",
+    "cake",
     "compresskv",
     "d2o",
     "expected_attention",
@@ -52,10 +57,16 @@ __all__ = [
     "keydiff",
     "kivi",
     "knorm",
+    "keyformer",
+    "knorm",
+    "lazy_eviction",
     "local_window",
     "pyramid_keydiff",
     "pyramidkv",
     "quest",
+    "random",
+    "roco",
+    "scissorhands",
     "snapkv",
     "streaming_llm",
     "tova",

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
-from kvjax.evidence.reduce import Reduction
+from kvjax.evidence.reduce import Reduction, RowsAt
 from kvjax.types import Keys
 
 #: Numbers of a tile of rows that are alive at once.
@@ -22,6 +22,7 @@ def reduced_rows(
     n = k.shape[2]
     rows = max(1, min(t, _AT_ONCE // (b * h * g * n)))
     tiles = -(-t // rows)
+    keys = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), (b, h, n))
     pad = ((0, 0),) * 3 + ((0, tiles * rows - t),)
     q, lse = jnp.pad(q, (*pad, (0, 0))), jnp.pad(lse, pad)
 
@@ -34,7 +35,8 @@ def reduced_rows(
         part, denominator = (lax.dynamic_slice_in_dim(x, first, rows, axis=3) for x in (q, lse))
         z = jnp.einsum("bhgtd,bhnd->bhgtn", part, k, preferred_element_type=jnp.float32) / jnp.sqrt(jnp.float32(q.shape[-1]))
         p = jnp.where(seen, jnp.exp(z - denominator[..., None]), 0.0)
-        return reduction.join(state, reduction.of_rows(p, positions, seen))
+        where = RowsAt(keys=keys, steps=jnp.zeros_like(positions))
+        return reduction.join(state, reduction.of_rows_at(p, positions, seen, where))
 
     return lax.fori_loop(0, tiles, tile, reduction.empty((b, h, g, n)))
 

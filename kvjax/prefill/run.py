@@ -59,7 +59,8 @@ def buffers(decoder: Any, n: int, dtype: Any, needs: Iterable[ev.Need]) -> tuple
     size = ev.Shape(b=1, h=decoder.heads, g=decoder.groups, n=n, d=decoder.head_dim, e=decoder.config.width, dtype=dtype)
     layers = range(decoder.layers)
     k, v = ([jnp.zeros(shape, dtype) for _ in layers] for _ in range(2))
-    return k, v, [ev.empty(ev.of_layer(needs, layer), size, decoder.rope) for layer in layers]
+    evidence = [ev.empty(ev.of_layer(needs, layer), size, decoder.rope) for layer in layers]
+    return k, v, jax.tree.map(jnp.copy, evidence)  # each a buffer of its own, since all of them are given away
 
 
 def _run(lm: Any, chunk: PrefillChunk, tokens: np.ndarray, k: list, v: list, evidence: list, needs: Iterable[ev.Need]) -> jax.Array:

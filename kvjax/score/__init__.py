@@ -29,4 +29,15 @@ __all__ = [
     "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "MaxPool", "MeanAndVariance", "NoPool",
     "NonCausalAttention", "OwnQueryFilter", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Retention",
     "RetrievalHeads", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "per_slot",
+from kvjax.score.recurrence import Recurrence
+from kvjax.score.retrieval_heads import RetrievalHeads
+from kvjax.score.seldom_low import SeldomLow
+from kvjax.score.steady_mean import SteadyMean
+from kvjax.score.tempered import TemperedAttention
+from kvjax.score.window import WindowAttention
+
+__all__ = [
+    "AccumulatedAttention", "AllMean", "AvgPool", "Drawn", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm",
+    "LastQuery", "MaxPool", "MeanAndVariance", "NoPool", "Recency", "Recurrence", "RetrievalHeads", "SeldomLow", "SteadyMean",
+    "TemperedAttention", "VisibleMeanAttention", "WindowAttention",
 ]  # fmt: skip

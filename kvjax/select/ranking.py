@@ -2,11 +2,19 @@
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Int32, UInt32
+from jaxtyping import Array, Float32, Int32, UInt32
 
 from kvjax.view import Ranking
 
 _INVALID, _NAN, _PROTECTED = 0, 1, 0xFF800001
+
+
+def ordered(scores: Float32[Array, "*x n"]) -> UInt32[Array, "*x n"]:
+    """Unsigned keys in the order of the scores, NaN lowest; none is 0."""
+    scores = jnp.where(scores == 0, 0.0, scores)  # -0.0 and 0.0 tie
+    bits = lax.bitcast_convert_type(scores, jnp.uint32)
+    order = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(0x80000000))
+    return jnp.where(jnp.isnan(scores), jnp.uint32(_NAN), jnp.maximum(order, _NAN + 1))
 
 
 def keys(ranking: Ranking) -> UInt32[Array, "l b h n"]:
@@ -15,14 +23,9 @@ def keys(ranking: Ranking) -> UInt32[Array, "l b h n"]:
     Invalid slots lowest, then NaN scores, then scores in float order; protected slots above every score, the later position
     first among themselves, so that a budget below the protected count keeps the most recent.
     """
-    scores = ranking.scores.astype(jnp.float32)
-    scores = jnp.where(scores == 0, 0.0, scores)  # -0.0 and 0.0 tie
-    bits = lax.bitcast_convert_type(scores, jnp.uint32)
-    ordered = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(0x80000000))
-    ordered = jnp.where(jnp.isnan(scores), jnp.uint32(_NAN), jnp.maximum(ordered, _NAN + 1))
     raised = jnp.uint32(_PROTECTED) + jnp.clip(ranking.pos, 0, (1 << 22) - 1).astype(jnp.uint32)
-    ordered = jnp.where(ranking.protected, raised, ordered)
-    return jnp.where(ranking.valid, ordered, jnp.uint32(_INVALID))
+    order = jnp.where(ranking.protected, raised, ordered(ranking.scores.astype(jnp.float32)))
+    return jnp.where(ranking.valid, order, jnp.uint32(_INVALID))
 
 
 def rank_within(block: Int32[Array, "l b h n"], ranking: Ranking) -> Int32[Array, "l b h n"]:

@@ -14,7 +14,7 @@ from kvjax.attend_context import AttendContext
 from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict.layer_step import LayerStep
 from kvjax.evidence import Evidence
-from kvjax.evidence.reduce import Reduction
+from kvjax.evidence.reduce import Reduction, RowsAt
 from kvjax.kernels.ragged_attention import probabilities
 from kvjax.policy import DecodeStages
 from kvjax.stage import Encoder
@@ -151,8 +151,30 @@ class StepBlock:
         return self.rows().sum(3)
 
     def reduced(self, reduction: Reduction) -> PyTree:
-        t, p = jnp.arange(self.inputs.q.shape[3], dtype=jnp.int32), self.rows()
-        return reduction.of_rows(p, self.offset[:, None] + t, p > 0)
+        t = jnp.arange(self.inputs.q.shape[3], dtype=jnp.int32)
+        queries, keys = self.offset[:, None] + t, self._by_slot(self._positions())
+        where = RowsAt(keys=keys, steps=self.cache.steps[:, None] + 1 + t)
+        return reduction.of_rows_at(self.rows(), queries, self._visible(queries, keys), where)
+
+    def _visible(self, queries: Int32[Array, "b t"], keys: Int32[Array, "b h n"]) -> Bool[Array, "b h g t n"]:
+        """Which slots the step's real tokens see."""
+        slots = jnp.arange(self.reader.padded_slots, dtype=jnp.int32)
+        used = self._by_slot(slots < self.cache.length[self.layer][..., None])
+        real = queries < (self.offset + self.count)[:, None]
+        at, seen = queries[:, None, None, :, None], keys[:, :, None, None]
+        far = jnp.iinfo(jnp.int32).max
+        window = jnp.asarray([far if w is None else w for w in self.reader.windows], jnp.int32)[self.layer]
+        visible = used[:, :, None, None] & real[:, None, None, :, None] & (seen <= at) & (at - seen < window)
+        return jnp.broadcast_to(visible, (*visible.shape[:2], self.inputs.q.shape[2], *visible.shape[3:]))
+
+    def _positions(self) -> Int32[Array, "b h n"]:
+        """Positions of the slots of each region."""
+        slots = self.cache.start[self.layer][..., None] + jnp.arange(self.reader.padded_slots, dtype=jnp.int32)
+        return _take(self.cache.pos, slots).astype(jnp.int32)
+
+    def _by_slot(self, x: Array) -> Array:
+        """Numbers by slot of a region, in the order of the view."""
+        return x if self.order is None else jnp.take_along_axis(x, self.order, -1)
 
 
 def zeros(f: Callable, x: PyTree) -> PyTree:
