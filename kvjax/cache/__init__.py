@@ -3,4 +3,6 @@
 from kvjax.cache.kv_cache import KVCache, SlotState
 from kvjax.cache.layout import plan_regions, resize, stack
 
-__all__ = ["KVCache", "SlotState", "plan_regions", "resize", "stack"]
+__all__ = [
+    "KVCache", "SlotState", "plan_regions", "resize", "stack",
+]

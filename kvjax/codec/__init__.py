@@ -6,4 +6,6 @@ from kvjax.codec.dense import AsIs, Cast
 from kvjax.codec.layer_regions import LayerRegions
 from kvjax.codec.product_quantized import ProductQuantized
 
-__all__ = ["Affine", "AsIs", "Cast", "Codec", "LayerRegions", "ProductQuantized"]
+__all__ = [
+    "Affine", "AsIs", "Cast", "Codec", "LayerRegions", "ProductQuantized",
+]

@@ -3,4 +3,6 @@
 from kvjax.compress.run import compress
 from kvjax.compress.score_prompt import PromptScores, score_prompt
 
-__all__ = ["PromptScores", "compress", "score_prompt"]
+__all__ = [
+    "PromptScores", "compress", "score_prompt",
+]

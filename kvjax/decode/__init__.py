@@ -4,4 +4,6 @@ from kvjax.decode.extend import Extended, extend
 from kvjax.decode.loop import Decoded, decode, stream
 from kvjax.decode.sample import Greedy, Sample
 
-__all__ = ["Decoded", "Extended", "Greedy", "Sample", "decode", "extend", "stream"]
+__all__ = [
+    "Decoded", "Extended", "Greedy", "Sample", "decode", "extend", "stream",
+]

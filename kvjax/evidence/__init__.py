@@ -7,7 +7,6 @@ from kvjax.evidence.gate_values import GateValues
 from kvjax.evidence.need import Block, Need, Shape, Tokens
 from kvjax.evidence.numbers import ProjectedValueNorm
 from kvjax.evidence.low_rows import LowRows
-from kvjax.evidence.need import Block, Need, Shape, Tokens
 from kvjax.evidence.of_group import OfGroupMax, OfGroupMean
 from kvjax.evidence.per_token import HiddenStates, PerToken, RawKeys
 from kvjax.evidence.probed import Probed
@@ -29,10 +28,8 @@ from kvjax.evidence.tempered import Tempered
 from kvjax.evidence.window_queries import WindowQueries
 
 __all__ = [
-    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "Moments", "Need",
-    "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments", "QuerySpread", "RawKeys", "STANDARD", "Shape", "Tokens",
-    "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
-    "STANDARD", "AttentionStatistics", "Block", "ColumnSums", "Evidence", "HiddenStates", "LowRows", "Moments", "Need",
-    "OfGroupMax", "OfGroupMean", "PerToken", "QueryMoments", "RawKeys", "Shape", "Tempered", "Tokens", "WindowQueries",
-    "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
+    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LowRows", "Moments",
+    "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments", "QuerySpread", "RawKeys",
+    "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe",
+    "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

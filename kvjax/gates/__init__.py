@@ -3,4 +3,6 @@
 from kvjax.gates.gate import Gate, init_gate
 from kvjax.gates.retention import RetentionGate
 
-__all__ = ["Gate", "RetentionGate", "init_gate"]
+__all__ = [
+    "Gate", "RetentionGate", "init_gate",
+]

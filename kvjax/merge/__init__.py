@@ -18,18 +18,6 @@ from kvjax.merge.weighted import (
 )
 
 __all__ = [
-    "EMA",
-    "Average",
-    "Drop",
-    "Feature",
-    "Fixed",
-    "KeyLikeness",
-    "NearestKey",
-    "NoThreshold",
-    "OwnLikeness",
-    "ProportionalNearest",
-    "ScatterMean",
-    "SoftmaxWeights",
-    "ValueLikeness",
-    "WeightedNearest",
+    "Average", "Drop", "EMA", "Feature", "Fixed", "KeyLikeness", "NearestKey", "NoThreshold", "OwnLikeness", "ProportionalNearest",
+    "ScatterMean", "SoftmaxWeights", "ValueLikeness", "WeightedNearest",
 ]

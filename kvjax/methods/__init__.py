@@ -1,5 +1,6 @@
 """Published methods, one paper a file: compositions of stages that add no arithmetic of their own."""
 
+
 from kvjax import catalogue
 from kvjax.catalogue import MethodInfo
 from kvjax.methods.ada_expected import ada_expected
@@ -41,35 +42,9 @@ from kvjax.methods.trim_kv import trim_kv
 
 __all__ = [
     "ada_expected", "adakv", "cake", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
-    "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "knorm", "kvzip", "lagkv",
-    "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "snapkv",
-    "streaming_llm", "tova", "trim_kv",
-    "ada_expected",
-    "adakv",
-    "cake",
-    "compresskv",
-    "d2o",
-    "expected_attention",
-    "full",
-    "h2o",
-    "hcattention",
-    "heterocache",
-    "keydiff",
-    "kivi",
-    "knorm",
-    "keyformer",
-    "knorm",
-    "lazy_eviction",
-    "local_window",
-    "pyramid_keydiff",
-    "pyramidkv",
-    "quest",
-    "random",
-    "roco",
-    "scissorhands",
-    "snapkv",
-    "streaming_llm",
-    "tova",
+    "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "keyformer", "kivi", "knorm",
+    "kvzip", "lagkv", "lazy_eviction", "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
+    "random", "roco", "scissorhands", "snapkv", "streaming_llm", "tova", "trim_kv",
 ]
 
 

@@ -8,6 +8,6 @@ from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
-    "Unnormalized", "Clusters", "TopP", "FullAttention", "SetOfGroupMean", "UnionOfGroup", "MaskHeads", "OwnPages", "PivotRefresh",
-    "SetPerQueryHead", "Renormalized", "SharedPages", "Sliding", "TopPages", "Tumbling", "ZeroOutput", "ZeroQuery",
+    "Clusters", "FullAttention", "MaskHeads", "OwnPages", "PivotRefresh", "Renormalized", "SetOfGroupMean", "SetPerQueryHead",
+    "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

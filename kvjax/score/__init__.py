@@ -1,5 +1,9 @@
 """Scorers: evidence → how much each slot is worth keeping."""
 
+from kvjax.score.recurrence import Recurrence
+from kvjax.score.seldom_low import SeldomLow
+from kvjax.score.steady_mean import SteadyMean
+from kvjax.score.tempered import TemperedAttention
 from kvjax.score.accumulated import AccumulatedAttention, VisibleMeanAttention
 from kvjax.score.drawn import Drawn
 from kvjax.score.compactor import Compactor
@@ -27,17 +31,7 @@ from kvjax.score.window import WindowAttention
 __all__ = [
     "AccumulatedAttention", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "Drawn", "ExpectedAttention",
     "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "MaxPool", "MeanAndVariance", "NoPool",
-    "NonCausalAttention", "OwnQueryFilter", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Retention",
-    "RetrievalHeads", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "per_slot",
-from kvjax.score.recurrence import Recurrence
-from kvjax.score.retrieval_heads import RetrievalHeads
-from kvjax.score.seldom_low import SeldomLow
-from kvjax.score.steady_mean import SteadyMean
-from kvjax.score.tempered import TemperedAttention
-from kvjax.score.window import WindowAttention
-
-__all__ = [
-    "AccumulatedAttention", "AllMean", "AvgPool", "Drawn", "ExpectedAttention", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm",
-    "LastQuery", "MaxPool", "MeanAndVariance", "NoPool", "Recency", "Recurrence", "RetrievalHeads", "SeldomLow", "SteadyMean",
-    "TemperedAttention", "VisibleMeanAttention", "WindowAttention",
+    "NonCausalAttention", "OwnQueryFilter", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Retention",
+    "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention",
+    "WindowLeverage", "per_slot",
 ]  # fmt: skip
