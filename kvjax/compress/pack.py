@@ -25,8 +25,8 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
     pools = empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
     placement, memory, fitted = policy.encode.placement, [], []
     elsewhere = None if placement.on_device else pools.pop("v")
-    for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
-        merge, encode = policy.merge.at(layer), policy.encode.at(layer)
+    for layer, of_model in enumerate(pre.layers):  # in the order of the regions: a block may run into the next one
+        merge, encode = policy.merge.at(of_model), policy.encode.at(of_model)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
             scored = d.state[layer] if policy.when.decoding else ()
             view, left = _merged(merge, row.k[layer], row.v[layer], row.length, d.keep, d.scores, layer=np.int32(layer))
@@ -41,7 +41,7 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
             if elsewhere is not None:
                 stored = _write_elsewhere(placement, elsewhere, view.v, *where)
                 elsewhere = placement.adopt(stored, elsewhere)
-    by_layer = lambda *x: jnp.concatenate(x).reshape(pre.decoder.layers, len(pre.rows), *x[0].shape[1:])  # noqa: E731
+    by_layer = lambda *x: jnp.concatenate(x).reshape(len(pre.layers), len(pre.rows), *x[0].shape[1:])  # noqa: E731
     memory, fitted = jax.tree.map(by_layer, *memory), jax.tree.map(by_layer, *fitted)
     return pools | ({} if elsewhere is None else {"v": elsewhere}) | {"memory": memory, "fitted": fitted}
 
