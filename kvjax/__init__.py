@@ -11,7 +11,8 @@ from kvjax.compress import PromptScores, compress, score_prompt
 from kvjax.decode import Decoded, Extended, Greedy, Sample, decode, extend, stream
 from kvjax.generate import generate
 from kvjax.policy import Policy
-from kvjax.prefill import CausalAttention, Prefilled, StarAttention, load_prefilled, prefill, probe, save_prefilled, second_pass
+from kvjax.prefill import CausalAttention, Prefilled, StarAttention, load_prefilled, probe, save_prefilled, second_pass
+from kvjax.read import prefill
 from kvjax.schedule import AfterPrefill, Every, WhenFull
 
 __version__ = "0.1.0"

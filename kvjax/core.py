@@ -74,7 +74,7 @@ def _compress(pre: Prefilled, policy: Policy, budget: Int32[Array, ""] | None, *
 
 def plan(row: PrefilledRow, policy: Policy, budget: Int32[Array, ""] | None) -> Decision:
     """What stays of one prompt of a budget of mean slots per KV head, None for all: `Decision`, on the device."""
-    found: RowScores = score_row(row, policy)
+    found: RowScores = score_row(row, policy, range(len(row.k)))
     asked = row.length if budget is None else jnp.broadcast_to(budget, row.length.shape)
     mean = jnp.minimum(asked, row.length)
     keep, _, planned = plan_row(policy.allocate, policy.select, found.scores, found.second, found.measured, row.length, mean)

@@ -76,7 +76,9 @@ class Allocator(Stage):
 
     #: False where a published rule leaves part of the total unused, or asks for more.
     exact: ClassVar[bool] = True
-    #: Whether a layer's budgets depend on that layer alone, so that it can be cut as soon as it has been read.
+    #: Whether a layer's budgets depend on that layer alone (its scores, its place in the model, the prompt's length), so that it
+    #: can be cut as soon as it has been read. It is then given a ranking of some layers: `ranking.layers` says how many the model
+    #: has, `ranking.own` cuts what is known of all of them. A layer's budgets must not depend on which others are ranked with it.
     by_layer: ClassVar[bool] = False
     #: Whether it knows its budgets by itself: the policy's is not read, and a prompt that would fit it is cut all the same.
     given: ClassVar[bool] = False
@@ -225,6 +227,8 @@ class Retriever(Stage):
     padded: ClassVar[bool] = False
     #: Whether it reads stored keys itself, beside the encoder's scores: they must stand where the text has them.
     reads_keys: ClassVar[bool] = False
+    #: Whether `build` reads the prompt's keys and values or its scores: then a prompt cannot be compressed layer by layer.
+    reads_prompt: ClassVar[bool] = False
 
     def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
         """The state after `compress`, on the host side: a `RetrieverState`, or ().

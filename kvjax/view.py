@@ -2,9 +2,10 @@
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float32, Int32, PyTree
+from jax import lax
+from jaxtyping import Array, Bool, Float32, Int32, PyTree, Shaped
 
-from kvjax.types import Keys, Mask, Positions, Scores, Values
+from kvjax.types import Keys, Layer, Mask, Positions, Scores, Values
 
 
 @struct.dataclass
@@ -51,7 +52,7 @@ class LayerView:
 
 @struct.dataclass
 class Ranking:
-    """What allocators and selectors rank: all layers at once.
+    """What allocators and selectors rank: all layers at once, or a few of them where a prompt is compressed as it is read.
 
     Attributes:
         scores: higher is kept first; unspecified where not valid.
@@ -60,6 +61,7 @@ class Ranking:
         pos: original positions.
         second: a second ranking, for selectors of two stages; () where the scorer has none.
         measured: what the allocator measured of each layer, stacked [l, b, ...].
+        first: which layer of the model the first of these is.   of: layers of the model; None: these are all.
     """
 
     scores: Float32[Array, "l b h n"]
@@ -68,3 +70,14 @@ class Ranking:
     pos: Int32[Array, "l b h n"]
     second: PyTree = ()
     measured: PyTree = ()
+    first: Layer = 0
+    of: int | None = struct.field(pytree_node=False, default=None)
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model."""
+        return self.valid.shape[0] if self.of is None else self.of
+
+    def own(self, of_model: Shaped[Array, "m *rest"]) -> Shaped[Array, "l *rest"]:
+        """What is known of every layer of the model, of these layers alone."""
+        return of_model if self.of is None else lax.dynamic_slice_in_dim(of_model, self.first, self.valid.shape[0])

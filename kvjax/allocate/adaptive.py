@@ -41,6 +41,11 @@ class Adaptive(Allocator):
     layers: Any = Uniform()
 
     @property
+    def by_layer(self) -> bool:
+        """Heads are ranked inside their layer."""
+        return self.layers.by_layer
+
+    @property
     def needs(self) -> frozenset[Need]:
         return self.layers.needs
 

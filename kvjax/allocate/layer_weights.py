@@ -1,6 +1,6 @@
 """Budgets that follow a weight measured for each layer offline (CompressKV)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,7 @@ class LayerWeights(Allocator):
     and what it would have got goes to the others (the release leaves it unused).
     """
 
+    by_layer: ClassVar[bool] = True
     weights: Any = table()
     floor: Number = 32
     cap: Number = 3
@@ -88,4 +89,4 @@ class LayerWeights(Allocator):
         budget = layer_budgets(
             jnp.asarray(self.weights), mean_budget, n.max((0, 2)), floor=self.floor, cap=self.cap, repair=self.repair
         )
-        return jnp.minimum(budget.T[..., None], n)
+        return jnp.minimum(ranking.own(budget.T)[..., None], n)

@@ -1,5 +1,7 @@
 """Budgets that fall linearly with depth (PyramidKV)."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float32, Int32
@@ -42,14 +44,15 @@ class Pyramid(Allocator):
     Source: PyramidKV, arXiv 2406.02069, section 4.2.
     """
 
+    by_layer: ClassVar[bool] = True
     beta: int = struct.field(pytree_node=False, default=20)
     window: int = struct.field(pytree_node=False, default=32)
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        n, layers = held(ranking), ranking.valid.shape[0]
+        n = held(ranking)
         room = n[0].max(-1) - self.window
         base = jnp.maximum(mean_budget - self.window, 0)
-        falling = self.window + pyramid(base, room, layers=layers, beta=self.beta)
+        falling = self.window + ranking.own(pyramid(base, room, layers=ranking.layers, beta=self.beta))
         uniform = (mean_budget <= self.window) | (room + self.window < 2 * base)
         return jnp.minimum(jnp.where(uniform, mean_budget, falling)[..., None], n)
 
@@ -77,8 +80,11 @@ class PyramidRounded(Allocator):
     See `pyramid_rounded`. The total is exact only up to the rounding; for parity with published numbers.
     """
 
+    by_layer: ClassVar[bool] = True
     beta: Number = 20.0
     window: int = struct.field(pytree_node=False, default=32)
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        return pyramid_rounded(mean_budget.astype(jnp.float32), held(ranking), beta=self.beta, window=self.window)
+        n = held(ranking)
+        every = jnp.broadcast_to(n[:1], (ranking.layers, *n.shape[1:]))  # a prompt fills all layers alike
+        return ranking.own(pyramid_rounded(mean_budget.astype(jnp.float32), every, beta=self.beta, window=self.window))

@@ -95,6 +95,7 @@ class RoleBudgets(Allocator):
     """
 
     exact: ClassVar[bool] = False
+    by_layer: ClassVar[bool] = True
     ratio: Any = table()
     rounding: Any = Floor()
     origin: str = struct.field(pytree_node=False, default="")
@@ -117,4 +118,5 @@ class RoleBudgets(Allocator):
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n = held(ranking)
-        return jnp.minimum(role_budgets(jnp.asarray(self.ratio), mean_budget, n.max((0, 2)), rounding=self.rounding), n)
+        budget = role_budgets(jnp.asarray(self.ratio), mean_budget, n.max((0, 2)), rounding=self.rounding)
+        return jnp.minimum(ranking.own(budget), n)

@@ -30,6 +30,11 @@ class WholeLayers(Allocator):
     allocate: Any = Uniform()
 
     @property
+    def by_layer(self) -> bool:
+        """Which layers are whole is known beforehand."""
+        return self.allocate.by_layer
+
+    @property
     def needs(self) -> frozenset[Need]:
         return self.allocate.needs
 
@@ -47,6 +52,6 @@ class WholeLayers(Allocator):
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n = held(ranking)
-        index = jnp.arange(n.shape[0])
-        whole = jnp.isin(index, jnp.asarray([layer % n.shape[0] for layer in self.layers], jnp.int32))
+        index = ranking.first + jnp.arange(n.shape[0])
+        whole = jnp.isin(index, jnp.asarray([layer % ranking.layers for layer in self.layers], jnp.int32))
         return jnp.where(whole[:, None, None], n, self.allocate(ranking, mean_budget))

@@ -28,8 +28,8 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
     placement, positions, memory, fitted, tails = policy.encode.placement, policy.encode.positions, [], [], []
     elsewhere = None if placement.on_device else pools.pop("v")
     paged = {name: pools.pop(name) for name, codec in zip("kv", policy.encode.codecs, strict=True) if codec.page > 1}
-    for layer in range(pre.decoder.layers):  # in the order of the regions: a block may run into the next one
-        merge, encode = policy.merge.at(layer), policy.encode.at(layer)
+    for layer, of_model in enumerate(pre.layers):  # in the order of the regions: a block may run into the next one
+        merge, encode = policy.merge.at(of_model), policy.encode.at(of_model)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
             scored = d.state[layer] if policy.when.decoding else ()
             k = positions.of_prompt(row.k[layer], row.evidence[layer])
@@ -50,7 +50,7 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
             if elsewhere is not None:
                 stored = _write_elsewhere(placement, elsewhere, view.v, *where)
                 elsewhere = placement.adopt(stored, elsewhere)
-    by_layer = lambda *x: jnp.concatenate(x).reshape(pre.decoder.layers, len(pre.rows), *x[0].shape[1:])  # noqa: E731
+    by_layer = lambda *x: jnp.concatenate(x).reshape(len(pre.layers), len(pre.rows), *x[0].shape[1:])  # noqa: E731
     memory, fitted, tails = (jax.tree.map(by_layer, *x) for x in (memory, fitted, tails))
     stored = pools | paged | ({} if elsewhere is None else {"v": elsewhere})
     tails = tuple(x and Tail(*x, policy.encode.sinks) for x in tails)

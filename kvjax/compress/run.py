@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -41,14 +42,16 @@ class Decision:
     mean_budget: int = struct.field(pytree_node=False)
 
 
-@jax.jit
-def plan_row(allocate, select, scores, second, measured, length, mean_budget):
+@partial(jax.jit, static_argnames="of")
+def plan_row(allocate, select, scores, second, measured, length, mean_budget, first=0, *, of=None):
     """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
     view = LayerView.of_prompt(length, scores.shape[1:])
     pos, valid = (jnp.broadcast_to(x, scores.shape) for x in (view.pos, view.valid))
     even = jnp.broadcast_to(jnp.minimum(mean_budget, length)[None, :, None], scores.shape[:3])
     protected = select.protected_by_layer(view, even)
-    ranking = Ranking(scores=scores, protected=protected, valid=valid, pos=pos, second=second, measured=measured)
+    ranking = Ranking(
+        scores=scores, protected=protected, valid=valid, pos=pos, second=second, measured=measured, first=first, of=of
+    )
     budget = jnp.maximum(allocate(ranking, mean_budget), 1).astype(jnp.int32)
     keep = select(ranking.replace(protected=select.protected_by_layer(view, budget)), budget)
     return keep, keep.sum(-1).astype(jnp.int32), budget
@@ -61,13 +64,15 @@ def everything(scores, length):
     return keep, keep.sum(-1).astype(jnp.int32)
 
 
-def _decide(row: PrefilledRow, policy: Policy, found: RowScores) -> Decision:
+def _decide(row: PrefilledRow, policy: Policy, found: RowScores, *, first: int, of: int) -> Decision:
     """Keep masks, counts and budgets of one row, with its scores and state."""
     scores, second, state, measured = found
     length = int(row.length[0])
     mean_budget = policy.mean_budget(length)
     asked = jnp.asarray([mean_budget], jnp.int32)
-    keep, count, budget = plan_row(policy.allocate, policy.select, scores, second, measured, row.length, asked)
+    keep, count, budget = plan_row(
+        policy.allocate, policy.select, scores, second, measured, row.length, asked, np.int32(first), of=of
+    )
     if isinstance(policy.budget, int | np.integer) and policy.budget > length:
         budget = jnp.full_like(budget, policy.budget)
     fits = mean_budget >= length and not policy.allocate.given
@@ -112,19 +117,25 @@ def compress(
             f"scores are of other prompts, or by other stages than the policy's (by {scores.by}): use kvjax.score_prompt"
         )
     trim()
-    scores = scores or scores_of(pre, policy)
-    decided = [_decide(row, policy, of_row) for row, of_row in zip(pre.rows, scores.rows, strict=True)]
-    return _packed(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots(pre, policy, reserve, headroom))
+    decided = decide(pre, policy, scores or scores_of(pre, policy))
+    cache = packed(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots(pre, policy, reserve, headroom))
+    return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
 
 
-def _packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int) -> KVCache:
-    """What was decided, in a pool of just that size."""
+def decide(pre: Prefilled, policy: Policy, scores: PromptScores) -> list[Decision]:
+    """What of each row stays."""
+    where = dict(first=pre.first, of=pre.decoder.layers)
+    return [_decide(row, policy, of_row, **where) for row, of_row in zip(pre.rows, scores.rows, strict=True)]
+
+
+def packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int) -> KVCache:
+    """What was decided, in a pool of just that size, without the retriever's state."""
     counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
     start, capacity, slots = plan_regions(counts + headroom, reserve_slots, math.lcm(ALIGN, policy.encode.page))
-    packed = pack(pre, policy, decided, start, slots)
+    pools = pack(pre, policy, decided, start, slots)
     lengths = jnp.concatenate([row.length for row in pre.rows])
-    cache = KVCache(
-        **packed,
+    return KVCache(
+        **pools,
         start=jnp.asarray(start),
         length=jnp.asarray(counts, jnp.int32),
         capacity=jnp.asarray(capacity),
@@ -136,7 +147,6 @@ def _packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom
         placement=policy.encode.placement,
         positions=policy.encode.positions,
     )
-    return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
 
 
 def reserve_slots(pre: Prefilled, policy: Policy, reserve: int | float | None, headroom: int) -> int:

@@ -93,12 +93,12 @@ def score_prompt(pre: Prefilled, policy: Policy) -> PromptScores:
 def scores_of(pre: Prefilled, policy: Policy) -> PromptScores:
     """`score_prompt` of what has been checked."""
     by = policy.score, policy.decode_score, policy.allocate
-    return PromptScores(pre=pre, by=by, rows=[score_row(row, policy) for row in pre.rows])
+    return PromptScores(pre=pre, by=by, rows=[score_row(row, policy, pre.layers) for row in pre.rows])
 
 
-def score_row(row: PrefilledRow, policy: Policy) -> RowScores:
+def score_row(row: PrefilledRow, policy: Policy, which: range) -> RowScores:
     decode_score, layers = policy.when.score, []
-    for layer, (k, v, evidence) in enumerate(zip(row.k, row.v, row.evidence, strict=True)):
+    for layer, k, v, evidence in zip(which, row.k, row.v, row.evidence, strict=True):
         score, allocate = policy.score.at(layer), policy.allocate.at(layer)
         other = None if decode_score is None else decode_score.at(layer)
         layers.append(score_layer(score, other, allocate, k, v, row.ids[None], row.length, evidence))

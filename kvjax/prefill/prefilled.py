@@ -39,11 +39,18 @@ class Prefilled:
         rows: the prompts.
         needs: what was recorded of every layer, in the order of their keys.
         decoder: the model's layers, without weights.
+        first: which layer of the model k[0] is of: 0 but where one layer at a time is there (`kvjax.prefill.by_layer`).
     """
 
     rows: tuple[PrefilledRow, ...]
     needs: tuple[Need, ...]
     decoder: Any = struct.field(pytree_node=False)
+    first: int = struct.field(pytree_node=False, default=0)
+
+    @property
+    def layers(self) -> range:
+        """Which layers of the model are there."""
+        return range(self.first, self.first + len(self.rows[0].k))
 
     @property
     def lengths(self) -> list[int]:

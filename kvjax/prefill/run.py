@@ -19,6 +19,7 @@ from kvjax.cache.heap import trim
 from kvjax.checks import check_finite, check_prompts
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+from kvjax.types import Keys, Values
 
 
 @partial(jax.jit, static_argnames=("decoder", "window", "attention"), donate_argnames=("x", "k", "v", "evidence"))
@@ -53,13 +54,17 @@ def _last_logits(params, x, index, *, decoder):
     return decoder.unembed(params, last)[0, 0]
 
 
-def buffers(decoder: Any, n: int, dtype: Any, needs: Iterable[ev.Need]) -> tuple[list, list, list[ev.Evidence]]:
-    """Empty keys, values and evidence for every layer of one prompt of bucket n."""
+def layer_buffers(decoder: Any, n: int, dtype: Any, needs: Iterable[ev.Need], layer: int) -> tuple[Keys, Values, ev.Evidence]:
+    """Empty keys, values and evidence for one layer of one prompt of bucket n."""
     shape = (1, decoder.heads, n, decoder.head_dim)
     size = ev.Shape(b=1, h=decoder.heads, g=decoder.groups, n=n, d=decoder.head_dim, e=decoder.config.width, dtype=dtype)
-    layers = range(decoder.layers)
-    k, v = ([jnp.zeros(shape, dtype) for _ in layers] for _ in range(2))
-    evidence = [ev.empty(ev.of_layer(needs, layer), size, decoder.rope) for layer in layers]
+    return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), ev.empty(ev.of_layer(needs, layer), size, decoder.rope)
+
+
+def buffers(decoder: Any, n: int, dtype: Any, needs: Iterable[ev.Need]) -> tuple[list, list, list[ev.Evidence]]:
+    """Empty keys, values and evidence for every layer of one prompt of bucket n."""
+    layers = [layer_buffers(decoder, n, dtype, needs, layer) for layer in range(decoder.layers)]
+    k, v, evidence = map(list, zip(*layers, strict=True))
     return k, v, jax.tree.map(jnp.copy, evidence)  # each a buffer of its own, since all of them are given away
 
 

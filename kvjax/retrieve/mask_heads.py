@@ -66,6 +66,7 @@ class MaskHeads(Retriever):
     stepwise = property(lambda self: self.inner.stepwise)
     padded = property(lambda self: self.inner.padded)
     reads_keys = property(lambda self: self.inner.reads_keys)
+    reads_prompt = property(lambda self: self.inner.reads_prompt)
     needs = property(lambda self: self.inner.needs)
 
     def at(self, layer: Layer) -> "MaskHeads":

@@ -1,0 +1,103 @@
+"""Prompts compressed as they are read: a layer is cut as soon as all of the prompt has been through it.
+
+Layer by layer, every chunk of every prompt is run through the layer; then its slots are scored, cut, merged and encoded, what stays
+is copied into the cache's pools, and the layer's dense keys and values are let go. At most one layer of them is alive beside what
+is kept and the hidden states, [n, e] a prompt. The cache is the one `compress(prefill(...), policy)` makes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from kvjax import evidence as ev
+from kvjax.budget import check_budget
+from kvjax.cache.heap import trim
+from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.layers import Layers
+from kvjax.cache.layout import plan_regions
+from kvjax.checks import check_prompts
+from kvjax.compress.run import Decision, decide, packed
+from kvjax.compress.score_prompt import scores_of
+from kvjax.policy import Policy
+from kvjax.prefill.attention import CausalAttention, PrefillAttention
+from kvjax.prefill.by_layer import Reading, begun, through
+from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+
+
+def compressed_prefill(
+    lm, prompts, policy: Policy, *, attention: PrefillAttention = CausalAttention(), chunk: int | None = None
+) -> KVCache:
+    """`compress(prefill(lm, prompts, needs=policy), policy)` without ever holding more than one layer of dense keys and values.
+
+    Args as in `kvjax.prefill`.
+
+    Raises:
+        TypeError, ValueError: as `prefill` and `compress`, and for a policy that looks at all layers, or at the prompt, at once.
+    """
+    rows = check_prompts(prompts, lm.decoder)
+    attention.check(lm.decoder, chunk)
+    check_streaming(lm.decoder, rows, policy)
+    needs = ev.ordered(policy.needs)
+    trim()
+    readings = [begun(lm, ids, attention, chunk) for ids in rows]
+    layers, decided = Layers(asked_slots(lm.decoder, rows, policy)), []
+    for layer in range(lm.decoder.layers):
+        decided.append(_layer(lm, readings, layer, needs, policy, layers))
+    cache = layers.joined()
+    per_row = [_together([of_layer[r] for of_layer in decided]) for r in range(len(rows))]
+    return cache.replace(retrieval=policy.retrieve.build(_bare(lm, readings), per_row, cache, policy.encode))
+
+
+def _layer(
+    lm: Any, readings: Sequence[Reading], layer: int, needs: Sequence[ev.Need], policy: Policy, layers: Layers
+) -> list[Decision]:
+    """One layer of all prompts into the cache; what was decided for each. Its dense keys and values end with this call."""
+    rows = tuple(through(lm, reading, layer, needs) for reading in readings)
+    pre = Prefilled(rows=rows, needs=tuple(needs), decoder=lm.decoder, first=layer)
+    decided = decide(pre, policy, scores_of(pre, policy))
+    layers.add(packed(pre, policy, decided, headroom=0, reserve_slots=0))
+    return [d.replace(scores=d.scores[..., :0], keep=d.keep[..., :0], state=()) for d in decided]
+
+
+def _together(decided: Sequence[Decision]) -> Decision:
+    """What was decided for one prompt, all layers: budgets and counts, without the scores."""
+    fields = {name: jnp.concatenate([getattr(d, name) for d in decided]) for name in ("scores", "keep", "count", "budget")}
+    return decided[0].replace(**fields)
+
+
+def _bare(lm: Any, readings: Sequence[Reading]) -> list[PrefilledRow]:
+    """The prompts without keys and values, for retrievers that read only their lengths."""
+    none = jnp.zeros(lm.decoder.vocab, jnp.float32)
+    return [
+        PrefilledRow(ids=jnp.asarray(r.tokens), length=jnp.asarray([r.length], jnp.int32), k=(), v=(), evidence=(), logits=none)
+        for r in readings
+    ]
+
+
+def asked_slots(decoder: Any, rows: Sequence[Sequence[int]], policy: Policy) -> int:
+    """Slots of the pool that holds just what the budget asks for."""
+    asked = [policy.mean_budget(len(ids)) if policy.when.after_prefill else len(ids) for ids in rows]
+    return plan_regions(np.broadcast_to(np.array(asked)[:, None], (decoder.layers, len(rows), decoder.heads)))[2]
+
+
+def check_streaming(decoder: Any, rows: Sequence[Sequence[int]], policy: Policy) -> None:
+    """Raise TypeError or ValueError, before anything is traced, for a policy that cannot go layer by layer."""
+    if not isinstance(policy, Policy):
+        raise TypeError(f"streaming= wants a kvjax policy such as kvjax.methods.snapkv(budget=256); got {policy!r}")
+    check_budget(policy.budget)
+    for ids in rows:
+        policy.check(decoder, len(ids))
+    whole = "run kvjax.compress(kvjax.prefill(lm, ids), policy)"
+    if not policy.allocate.by_layer:
+        raise ValueError(
+            f"{type(policy.allocate).__name__} needs the scores of all layers before it gives slots to any: {whole}, or take an "
+            "allocator that goes layer by layer, such as Uniform or Adaptive"
+        )
+    if any(need.second_pass for need in policy.needs):
+        raise ValueError(f"{type(policy.score).__name__} reads a second pass over all layers: {whole} after kvjax.second_pass")
+    if policy.retrieve.reads_prompt:
+        raise ValueError(f"{type(policy.retrieve).__name__} keeps all of the prompt's keys: {whole}")
+    if policy.encode.page > 1:
+        raise ValueError(f"{policy.encode!r} codes {policy.encode.page} slots at once, which layer by layer it does not: {whole}")

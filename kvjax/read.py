@@ -1,0 +1,46 @@
+"""Read prompts: into dense keys and values for any number of policies, or straight into one policy's cache."""
+
+from typing import Any
+
+from kvjax import evidence as ev
+from kvjax.cache.kv_cache import KVCache
+from kvjax.compress.streaming import compressed_prefill
+from kvjax.policy import Policy
+from kvjax.prefill import run
+from kvjax.prefill.attention import CausalAttention, PrefillAttention
+from kvjax.prefill.prefilled import Prefilled
+
+
+def prefill(
+    lm, prompts, *, needs: Any = ev.STANDARD, attention: PrefillAttention = CausalAttention(), chunk: int | None = None,
+    all_logits: bool = False, streaming: Policy | None = None,
+) -> Prefilled | KVCache:  # fmt: skip
+    """Run prompts through the model and keep what any policy may ask for, or with `streaming` what one policy keeps.
+
+    Attention is causal, computed tile by tile: memory is linear in the length. Prompts are padded to one of 8 buckets a power of
+    two.
+
+    Args:
+        lm: a language model (`models.load`).
+        prompts: token ids, or a list of them; rows may differ in length.
+        needs: what to record: a policy, a list of policies, or a set of `kvjax.evidence` needs. The default serves every method in
+            `kvjax.methods` that reads the prompt once; naming the policies you will use saves the second pass over the scores of
+            those that read attention sums.
+        attention: CausalAttention(), or StarAttention(size, anchor, tail) for an approximation that is linear in the length.
+        chunk: tokens run through the layers at a time (a multiple of 64), which bounds activation memory. By default prompts of
+            up to 2,048 tokens are run whole, longer ones 1,024 at a time.
+        all_logits: keep the logits of every position (n·v floats a row, zeros behind the prompt).
+        streaming: a policy to compress with while reading, layer by layer: what comes back is the `KVCache` of
+            `compress(prefill(lm, prompts), policy)`, and at most one layer of dense keys and values was alive beside it. Its
+            allocator must go layer by layer (`Allocator.by_layer`).
+
+    Raises:
+        TypeError, ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context, a chunk or an
+            attention that does not fit; a policy that cannot be streamed, or one beside `needs` or `all_logits`.
+        FloatingPointError: the model produced NaN or infinite logits.
+    """
+    if streaming is None:
+        return run.prefill(lm, prompts, needs=needs, attention=attention, chunk=chunk, all_logits=all_logits)
+    if needs is not ev.STANDARD or all_logits:
+        raise ValueError("streaming= records what its policy reads and keeps the last logits: leave needs= and all_logits= out")
+    return compressed_prefill(lm, prompts, streaming, attention=attention, chunk=chunk)

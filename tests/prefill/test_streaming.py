@@ -1,0 +1,135 @@
+"""Compressed while reading is compressed afterwards, with one layer of dense keys and values alive at a time."""
+
+from importlib import import_module
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import kvjax
+from kvjax.allocate import Adaptive, AttentionVariance, PyramidRounded, WholeLayers
+from models import llama, random
+from tests.conftest import compilations, ids_of, policy_of, toy_config
+from tests.decode_loop import unchecked
+
+streaming = import_module("kvjax.compress.streaming")
+
+
+def by_layer(policy) -> bool:
+    """Whether a policy can be streamed."""
+    return policy.allocate.by_layer and not policy.retrieve.reads_prompt and not any(n.second_pass for n in policy.needs)
+
+
+METHODS = [name for name in kvjax.methods.names() if by_layer(policy_of(name))]
+CROSSED = {
+    "rounded pyramid": policy_of("pyramidkv").replace(allocate=PyramidRounded(window=8)),
+    "adaptive in a pyramid": policy_of("adakv").replace(allocate=Adaptive(layers=policy_of("pyramidkv").allocate)),
+    "whole layers": policy_of("snapkv").replace(allocate=WholeLayers(layers=(0, -1))),
+    "merged, uniform": policy_of("d2o").replace(allocate=kvjax.allocate.Uniform()),
+    "roles": policy_of("snapkv").replace(allocate=policy_of("heterocache").allocate),
+    "values on the host": policy_of("adakv").replace(encode=kvjax.encode.Stored(placement=kvjax.placement.OnHost())),
+    "values by callback": policy_of("adakv").replace(encode=kvjax.encode.Stored(placement=kvjax.placement.ByCallback())),
+}
+
+
+def assert_same(one: kvjax.KVCache, two: kvjax.KVCache, atol: float) -> None:
+    """Same regions and positions; keys, values and logits to `atol`."""
+    for name in ("start", "length", "capacity", "budget", "position", "steps"):
+        assert_array_equal(getattr(one, name), getattr(two, name), err_msg=name)
+    assert one.nbytes == two.nbytes and one.slots == two.slots
+    assert_allclose(one.logits, two.logits, atol=atol)
+    assert jax.tree.structure(one) == jax.tree.structure(two)
+    used = np.concatenate([np.arange(s, s + n) for s, n in zip(one.start.reshape(-1), one.lengths.reshape(-1), strict=True)])
+    values = [cache.placement.take(cache.v, jnp.asarray(used, jnp.int32)) for cache in (one, two)]
+    slots = [jax.tree.map(lambda x: np.asarray(x)[used], (cache.k, cache.pos, cache.state)) for cache in (one, two)]
+    rest = [(cache.evidence, cache.memory) for cache in (one, two)]
+    for a, b in zip(jax.tree.leaves((values[0], slots[0], rest[0])), jax.tree.leaves((values[1], slots[1], rest[1])), strict=True):
+        assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), atol=atol)
+
+
+#: One of each kind; the others run with the slow tests.
+QUICK = ("adakv", "h2o", "compresskv", "quest", "adaptive in a pyramid", "whole layers", "merged, uniform", "values on the host")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in (*METHODS, *CROSSED)])
+def test_streamed_is_compressed(lm, prompt, name):
+    policy = CROSSED[name] if name in CROSSED else policy_of(name)
+    want = kvjax.compress(kvjax.prefill(lm, prompt, needs=policy), policy)
+    got = kvjax.prefill(lm, prompt, streaming=policy)
+    assert_same(got, want, atol=0)
+    tokens = [kvjax.decode(lm, c, policy, max_new_tokens=8, stop=(), return_logits=True) for c in (got, want)]
+    assert_array_equal(tokens[0].tokens, tokens[1].tokens)
+    assert_allclose(tokens[0].logits, tokens[1].logits, atol=1e-6)
+
+
+def test_most_methods_go_layer_by_layer():
+    some = {"snapkv", "adakv", "pyramidkv", "compresskv", "h2o", "tova", "streaming_llm", "keydiff", "full", "quest"}
+    assert some <= set(METHODS)
+
+
+@pytest.mark.parametrize("name", ["snapkv", "adakv", "pyramidkv", "h2o"])
+@pytest.mark.parametrize("budget", [0.3, 1000])
+def test_several_rows_in_chunks(lm, name, budget):
+    prompts, policy = [ids_of(n, n) for n in (200, 3, 70, 130)], policy_of(name, budget)
+    want = kvjax.compress(kvjax.prefill(lm, prompts, needs=policy, chunk=64), policy)
+    got = kvjax.prefill(lm, prompts, streaming=policy, chunk=64)
+    assert_same(got, want, atol=0)
+    out = kvjax.decode(lm, got, policy, max_new_tokens=6, stop=())
+    assert_array_equal(out.tokens, kvjax.decode(lm, want, policy, max_new_tokens=6, stop=()).tokens)
+
+
+def test_blocks_are_streamed_too(lm):
+    ids, policy, attention = ids_of(300, 1), policy_of("streaming_llm"), kvjax.StarAttention(64, anchor=8, tail=20)
+    want = kvjax.compress(kvjax.prefill(lm, ids, needs=policy, attention=attention), policy)
+    assert_same(kvjax.prefill(lm, ids, streaming=policy, attention=attention), want, atol=0)
+
+
+def test_one_layer_of_dense_keys_and_values_is_alive(monkeypatch):
+    """At 8 layers, after every layer: no array of the prompt's length with heads but what the policy keeps."""
+    lm, policy, seen = random(llama.config(toy_config(num_hidden_layers=8))), policy_of("adakv"), []
+    prompts, inner = [ids_of(700, 1), ids_of(650, 2)], streaming.through
+    sizes = {(1, 2, 704, 16), (1, 2, 768, 16)}
+    assert {x.k[0].shape for x in kvjax.prefill(lm, prompts, needs=set()).rows} <= sizes
+    dense = lambda: sum(x.shape in sizes for x in jax.live_arrays())  # noqa: E731
+
+    def counted(*args):
+        before = dense()
+        row = inner(*args)
+        seen.append((before, dense()))
+        return row
+
+    monkeypatch.setattr(streaming, "through", counted)
+    cache = kvjax.prefill(lm, prompts, streaming=policy, chunk=64)
+    assert seen == [(0, 2), (2, 4)] * 8 and dense() == 0
+    assert_array_equal(cache.lengths.sum((0, 2)), [8 * 2 * 40] * 2)
+
+
+def test_layers_share_programs(lm):
+    policy = policy_of("adakv")
+    kvjax.prefill(lm, ids_of(130, 1), streaming=policy)
+    with compilations() as seen:
+        kvjax.prefill(lm, [ids_of(131, 2)], streaming=policy)
+    assert seen == []
+
+
+def test_what_needs_all_layers_is_refused_before_tracing(lm, prompt):
+    stream = lambda policy, **more: lambda: kvjax.prefill(lm, prompt, streaming=policy, **more)  # noqa: E731
+    inside = policy_of("adakv").replace(allocate=Adaptive(layers=AttentionVariance()))
+    cases = [
+        (ValueError, "AttentionVariance needs the scores of all layers", stream(policy_of("d2o"))),
+        (ValueError, "Adaptive needs the scores of all layers", stream(inside)),
+        (ValueError, "AcrossModel needs the scores of all layers", stream(policy_of("kvzip"))),
+        (ValueError, "second pass over all layers", stream(policy_of("kvzip").replace(allocate=kvjax.allocate.Uniform()))),
+        (ValueError, "PivotRefresh keeps all of the prompt's keys", stream(policy_of("heterocache"))),
+        (ValueError, "leave needs= and all_logits= out", stream(policy_of("snapkv"), needs=policy_of("snapkv"))),
+        (ValueError, "leave needs= and all_logits= out", stream(policy_of("snapkv"), all_logits=True)),
+    ]
+    with compilations() as seen:
+        for kind, message, call in cases:
+            with pytest.raises(kind, match=message):
+                call()
+        with unchecked(), pytest.raises(TypeError, match="streaming= wants a kvjax policy"):
+            stream("snapkv")()
+    assert seen == []
