@@ -88,6 +88,7 @@ WITHOUT_BUDGET = ("full", "hcattention", "quest")
 #: Arguments that suit a prompt of some ninety tokens.
 WINDOWED = ("snapkv", "pyramidkv", "adakv", "pyramid_keydiff", "criticalkv", "critical_adakv", "chunkkv")
 SMALL = {name: {"window": 8} for name in WINDOWED}
+SMALL |= {"rkv": {"interval": 4}, "random_attention": {"interval": 4, "recent": 8}, "triattention": {"interval": 4}}
 
 
 #: Every published method at a budget that makes it work for its living. A new method enters by one line in kvjax/methods.

@@ -1,5 +1,6 @@
 """Mergers: evicted slots into kept ones."""
 
+from kvjax.merge.chance import ByChance
 from kvjax.merge.drop import Drop
 from kvjax.merge.nearest import NearestKey
 from kvjax.merge.weighted import (
@@ -20,6 +21,7 @@ from kvjax.merge.weighted import (
 __all__ = [
     "EMA",
     "Average",
+    "ByChance",
     "Drop",
     "Feature",
     "Fixed",

@@ -2,6 +2,7 @@
 
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
+from kvjax.methods.cam import cam
 from kvjax.methods.chunkkv import chunkkv
 from kvjax.methods.compactor import compactor
 from kvjax.methods.compresskv import compresskv
@@ -23,13 +24,17 @@ from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
 from kvjax.methods.qfilters import qfilters
 from kvjax.methods.quest import quest
+from kvjax.methods.random_attention import random_attention
+from kvjax.methods.rkv import rkv
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
+from kvjax.methods.triattention import triattention
 
 __all__ = [
     "ada_expected",
     "adakv",
+    "cam",
     "chunkkv",
     "compactor",
     "compresskv",
@@ -51,9 +56,12 @@ __all__ = [
     "pyramidkv",
     "qfilters",
     "quest",
+    "random_attention",
+    "rkv",
     "snapkv",
     "streaming_llm",
     "tova",
+    "triattention",
 ]
 
 
