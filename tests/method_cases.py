@@ -84,8 +84,11 @@ CASES = {
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),
     "quest": _without_budget(_methods.quest),
+    "random_attention": _small(_methods.random_attention, interval=4, recent=8),
+    "rkv": _small(_methods.rkv, interval=4),
     "scissorhands": _small(_methods.scissorhands, window=32, drop=4),
     "snapkv": _small(_methods.snapkv, window=8),
+    "triattention": _small(_methods.triattention, interval=4),
     "trim_kv": _small(_methods.trim_kv, gate=retention_gate(), buffer=1),
 }
 

@@ -1,5 +1,6 @@
 """Mergers: evicted slots into kept ones."""
 
+from kvjax.merge.chance import ByChance
 from kvjax.merge.drop import Drop
 from kvjax.merge.nearest import NearestKey
 from kvjax.merge.weighted import (
@@ -18,6 +19,6 @@ from kvjax.merge.weighted import (
 )
 
 __all__ = [
-    "Average", "Drop", "EMA", "Feature", "Fixed", "KeyLikeness", "NearestKey", "NoThreshold", "OwnLikeness", "ProportionalNearest",
-    "ScatterMean", "SoftmaxWeights", "ValueLikeness", "WeightedNearest",
+    "Average", "ByChance", "Drop", "EMA", "Feature", "Fixed", "KeyLikeness", "NearestKey", "NoThreshold", "OwnLikeness",
+    "ProportionalNearest", "ScatterMean", "SoftmaxWeights", "ValueLikeness", "WeightedNearest",
 ]

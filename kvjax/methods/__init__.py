@@ -6,6 +6,7 @@ from kvjax.catalogue import MethodInfo
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
 from kvjax.methods.cake import cake
+from kvjax.methods.cam import cam
 from kvjax.methods.chunkkv import chunkkv
 from kvjax.methods.compactor import compactor
 from kvjax.methods.compresskv import compresskv
@@ -41,10 +42,10 @@ from kvjax.methods.tova import tova
 from kvjax.methods.trim_kv import trim_kv
 
 __all__ = [
-    "ada_expected", "adakv", "cake", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
+    "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
     "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "keyformer", "kivi", "knorm",
     "kvzip", "lagkv", "lazy_eviction", "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
-    "random", "roco", "scissorhands", "snapkv", "streaming_llm", "tova", "trim_kv",
+    "random", "random_attention", "rkv", "roco", "scissorhands", "snapkv", "streaming_llm", "tova", "triattention", "trim_kv",
 ]
 
 

@@ -7,9 +7,10 @@ from kvjax.score.tempered import TemperedAttention
 from kvjax.score.accumulated import AccumulatedAttention, VisibleMeanAttention
 from kvjax.score.drawn import Drawn
 from kvjax.score.compactor import Compactor
+from kvjax.score.distance_series import DistanceSeries, OwnDistanceSeries
 from kvjax.score.expected import ExpectedAttention
 from kvjax.score.geometry import KeyDiff
-from kvjax.score.heads import AllMean, GroupMax, GroupMean
+from kvjax.score.heads import AllMax, AllMean, GroupMax, GroupMean
 from kvjax.score.in_blocks import BlockKeyDiff, ChunkKeyDiff
 from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
@@ -22,16 +23,19 @@ from kvjax.score.pool import AvgPool, MaxPool, NoPool
 from kvjax.score.position import Recency
 from kvjax.score.reconstruction import Reconstruction
 from kvjax.score.retention import Retention
+from kvjax.score.prompt_first import PromptFirst
 from kvjax.score.query_filter import OwnQueryFilter, QueryFilter
+from kvjax.score.random_draws import FreshDraws
 from kvjax.score.recent_on_top import RecentOnTop
+from kvjax.score.redundancy import Redundancy
 from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.value_weighted import ValueWeighted
 from kvjax.score.window import WindowAttention
 
 __all__ = [
-    "AccumulatedAttention", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "Drawn", "ExpectedAttention",
-    "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "MaxPool", "MeanAndVariance", "NoPool",
-    "NonCausalAttention", "OwnQueryFilter", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Retention",
-    "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention",
-    "WindowLeverage", "per_slot",
+    "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
+    "ExpectedAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "MaxPool",
+    "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "QueryFilter",
+    "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow",
+    "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "per_slot",
 ]  # fmt: skip

@@ -29,3 +29,11 @@ class AllMean:
 
     def __call__(self, a: Float32[Array, "b h g n"]) -> Float32[Array, "b h n"]:
         return jnp.broadcast_to(a.mean((1, 2))[:, None], (a.shape[0], a.shape[1], a.shape[3]))
+
+
+@struct.dataclass
+class AllMax:
+    """Largest over every query head of the layer: all KV heads rank alike."""
+
+    def __call__(self, a: Float32[Array, "b h g n"]) -> Float32[Array, "b h n"]:
+        return jnp.broadcast_to(a.max((1, 2))[:, None], (a.shape[0], a.shape[1], a.shape[3]))

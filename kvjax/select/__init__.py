@@ -4,9 +4,11 @@ from kvjax.select.block_share import BlockShare
 from kvjax.select.chunks import Chunks
 from kvjax.select.each_chunk import EachChunk
 from kvjax.select.heavy_recent import HeavyRecent
+from kvjax.select.sinks_and_recent import SinksAndRecent
 from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
 __all__ = [
     "BlockShare", "Chunks", "EachChunk", "HeavyRecent", "TopK", "TwoStages",
 ]
+__all__ = ["BlockShare", "Chunks", "EachChunk", "HeavyRecent", "SinksAndRecent", "TopK", "TwoStages"]

@@ -1,0 +1,83 @@
+"""The value of what goes is added to what follows it, by chance (CaM)."""
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float32, Int32, PyTree
+
+from kvjax.draws import uniform
+from kvjax.stage import Merger
+from kvjax.types import Layer, Mask, Number, Scores, Values
+from kvjax.view import LayerView
+
+
+def _prefix(x: Array) -> Array:
+    """Sums over the slots before each, one more than there are slots."""
+    return jnp.pad(jnp.cumsum(x, axis=2), ((0, 0), (0, 0), (1, 0)) + ((0, 0),) * (x.ndim - 3))
+
+
+def probability(a: Scores, keep: Mask, over: int | None) -> Float32[Array, "b h n"]:
+    """p_i = clip(a_i / mean of a over the kept slots after i, or over the next `over` of them, 0, 1).
+
+    0 where nothing follows or both are 0; 1 where only the mean is 0.
+    """
+    before = _prefix(keep.astype(jnp.int32))[:, :, :-1]
+    listed = jnp.argsort(~keep, axis=-1, stable=True)
+    sums = _prefix(jnp.where(jnp.take_along_axis(keep, listed, -1), jnp.take_along_axis(a, listed, -1), 0.0))
+    first, held = before + keep, keep.sum(-1, keepdims=True)
+    end = held if over is None else jnp.minimum(first + over, held)
+    end = jnp.broadcast_to(end, first.shape)
+    total = jnp.take_along_axis(sums, end, -1) - jnp.take_along_axis(sums, first, -1)
+    count = end - first
+    ratio = a * count / jnp.where(total > 0, total, 1.0)
+    return jnp.where(count == 0, 0.0, jnp.where(total > 0, jnp.clip(ratio, 0.0, 1.0), (a > 0).astype(jnp.float32)))
+
+
+def spread_values(v: Values, keep: Mask, merges: Bool[Array, "b h n"], m: int) -> Values:
+    """v_j + Σ v_i / m over the slots i in `merges` of which j is one of the next m kept ones; slots with none keep their bits.
+
+    Fewer than m that follow get v_i / m each all the same.
+    """
+    order = _prefix(keep.astype(jnp.int32))[:, :, :-1]
+    part = jnp.where(merges[..., None], v.astype(jnp.float32), 0.0) / m
+    given, count = _prefix(part), _prefix(merges.astype(jnp.int32))
+    first = _window_start(order, keep, m)
+    slot = jnp.broadcast_to(jnp.arange(v.shape[2]), keep.shape)
+    at = lambda x, i: jnp.take_along_axis(x, i.reshape(*i.shape, *(1,) * (x.ndim - 3)), 2)  # noqa: E731
+    added, many = at(given, slot) - at(given, first), at(count, slot) - at(count, first)
+    return jnp.where((keep & (many > 0))[..., None], v.astype(jnp.float32) + added, v).astype(v.dtype)
+
+
+def _window_start(order: Int32[Array, "b h n"], keep: Mask, m: int) -> Int32[Array, "b h n"]:
+    """For each slot the first slot behind the kept one m before it: what lies from there on reaches it."""
+    listed = jnp.argsort(~keep, axis=-1, stable=True).astype(jnp.int32)
+    behind = order - m
+    start = jnp.take_along_axis(listed, jnp.maximum(behind, 0), -1) + 1
+    return jnp.where(behind >= 0, start, 0)
+
+
+@struct.dataclass
+class ByChance(Merger):
+    """v_j += v_i / m for the next m kept slots j of every evicted i whose draw is below β p_i: see `probability`.
+
+    Args:
+        m: slots an evicted value goes to.   over: kept slots under the mean, None for all that follow.
+        beta: β, a factor of the probability; 0 leaves the host as it is.
+        seed: of the draws, which depend on layer, KV head and position.   layer: set by `at`.
+
+    Scores must be attention received. Keys stay, values grow: it is a sum. Slots are in position order.
+    Source: *CaM: Cache Merging for Memory-efficient LLMs Inference*, ICML 2024, section 3. Differs: one draw for each KV head.
+    """
+
+    m: int = struct.field(pytree_node=False, default=32)
+    over: int | None = struct.field(pytree_node=False, default=None)
+    beta: Number = 1.0
+    seed: Number = 0
+    layer: Number = 0
+
+    def at(self, layer: Layer) -> "ByChance":
+        return self.replace(layer=layer)
+
+    def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:
+        draw = uniform(self.seed, self.layer, jnp.arange(keep.shape[1])[:, None], view.pos)
+        p = self.beta * probability(jnp.where(view.valid, scores, 0.0), keep, self.over)
+        return view.replace(v=spread_values(view.v, keep, view.valid & ~keep & (draw < p), self.m)), memory

@@ -1,0 +1,17 @@
+"""Random Attention: the prompt stays, decoded tokens go at random.
+
+*Random Attention: Rethinking KV Cache Eviction for Efficient Reasoning*, arXiv 2609.03430.
+Stages: score PromptFirst(FreshDraws) · select TopK(recent) · every `interval` steps. The control that every table needs.
+Differs: a prompt that does not fit the budget by itself is cut, at random, when it has been read (the paper gives no rule).
+"""
+
+from kvjax.policy import Policy
+from kvjax.schedule import Every
+from kvjax.score import FreshDraws, PromptFirst
+from kvjax.select import TopK
+
+
+def random_attention(budget: int | float = 2048, recent: int = 64, interval: int = 128, seed: int = 0) -> Policy:
+    """Keep the prompt, the last `recent` tokens, and of the others as many as fit, drawn for each KV head by itself."""
+    score = PromptFirst(FreshDraws(seed=seed))
+    return Policy(score=score, select=TopK(recent=recent), when=Every(interval), budget=budget)

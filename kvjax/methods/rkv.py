@@ -1,0 +1,25 @@
+"""R-KV: reasoning repeats itself, so keep what is attended to and not repeated later.
+
+*R-KV: Redundancy-aware KV Cache Compression for Reasoning Models*, arXiv 2505.24133.
+Stages: score Redundancy(window, weight) · select TopK(recent=window) · every `interval` steps.
+Differs: a token without a near duplicate forgives nothing (the release forgives token 0: pass `forgive=LastOrFirst()`); the weight
+is the README's (its code has 0.07); evictions are counted from the prompt's end.
+"""
+
+from typing import Any
+
+from kvjax.policy import Policy
+from kvjax.schedule import Every
+from kvjax.score import MaxPool, PromptFirst, Redundancy
+from kvjax.score.redundancy import LastDuplicate
+from kvjax.select import TopK
+
+
+def rkv(
+    budget: int | float = 1024, window: int = 8, weight: float = 0.1, tau: float = 0.5, interval: int = 128, pool: Any = MaxPool(7),
+    forgive: Any = LastDuplicate(), pin_prompt: bool = False,
+) -> Policy:  # fmt: skip
+    """Keep the window and the tokens of highest weight · attention - (1 - weight) · redundancy; pin_prompt keeps the prompt too."""
+    score = Redundancy(window=window, weight=weight, tau=tau, pool=pool, forgive=forgive)
+    score = PromptFirst(score) if pin_prompt else score
+    return Policy(score=score, select=TopK(recent=window), when=Every(interval), budget=budget)

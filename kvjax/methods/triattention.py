@@ -1,0 +1,31 @@
+"""TriAttention: keys ranked by the attention that queries gathered round their mean will pay them.
+
+*TriAttention*, arXiv 2604.04921.
+Stages: score PromptFirst(DistanceSeries, or OwnDistanceSeries) · every `interval` steps. No live queries are read.
+Statistics come from `kvjax.calibrate.query_pairs`; without them those of the queries seen so far serve.
+Differs: a prompt that does not fit the budget by itself is cut when it has been read (the release refuses it); tokens are shared by
+all heads of a layer with `shared`, never across layers.
+"""
+
+from typing import Any
+
+from kvjax.policy import Policy
+from kvjax.schedule import Every
+from kvjax.score import AllMax, DistanceSeries, GroupMax, OwnDistanceSeries, PromptFirst
+from kvjax.select import TopK
+
+
+def triattention(
+    budget: int | float = 2048, interval: int = 128, recent: int = 0, shared: bool = False, z: bool = False, mean: Any = None,
+    norms: Any = None, origin: str = "",
+) -> Policy:  # fmt: skip
+    """Keep the prompt and the tokens of highest expected attention at distances 1, 2, 4, ..., 65536.
+
+    Args:
+        recent: last tokens that stay.   shared: whether a layer's heads keep the same tokens, by the highest score of any.
+        z: whether each query head's scores are standardised.   mean, norms: calibrated; `origin` says from what.
+    """
+    heads = AllMax() if shared else GroupMax()
+    own = mean is None
+    score = OwnDistanceSeries(heads=heads, z=z) if own else DistanceSeries(heads=heads, z=z, mean=mean, norms=norms, origin=origin)
+    return Policy(score=PromptFirst(score), select=TopK(recent=recent), when=Every(interval), budget=budget)
