@@ -36,6 +36,11 @@ def table() -> Any:
     return struct.field(repr=False, compare=False)
 
 
+def later_table() -> Any:
+    """A `table` behind fields that have defaults; None until it is given."""
+    return struct.field(default=None, repr=False, compare=False)
+
+
 def position_dtype(max_positions: int) -> Any:
     """The dtype of stored positions: two bytes a slot where the model's context allows."""
     return jnp.uint16 if max_positions <= 1 << 16 else jnp.int32

@@ -34,11 +34,14 @@ from kvjax.methods.pyramidkv import pyramidkv
 from kvjax.methods.qfilters import qfilters
 from kvjax.methods.quest import quest
 from kvjax.methods.random import random
+from kvjax.methods.random_attention import random_attention
+from kvjax.methods.rkv import rkv
 from kvjax.methods.roco import roco
 from kvjax.methods.scissorhands import scissorhands
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
+from kvjax.methods.triattention import triattention
 from kvjax.methods.trim_kv import trim_kv
 
 __all__ = [

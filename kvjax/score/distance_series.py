@@ -11,7 +11,7 @@ from kvjax.evidence import Evidence, Need
 from kvjax.evidence.query_pairs import QueryPairs, pair_norms
 from kvjax.score.heads import GroupMax
 from kvjax.stage import Scorer
-from kvjax.types import Keys, Layer, Scores, table
+from kvjax.types import Keys, Layer, Scores, later_table
 from kvjax.view import LayerView
 
 #: Distances ahead: 1, 2, 4, ..., 65536.
@@ -92,8 +92,8 @@ class DistanceSeries(OwnDistanceSeries):
         mean: float [L, H, G, d].   norms: float [L, H, G, d/2].   origin: what they came from; equal origins are equal scorers.
     """
 
-    mean: Any = table()
-    norms: Any = table()
+    mean: Any = later_table()
+    norms: Any = later_table()
     origin: str = struct.field(pytree_node=False, default="")
 
     @property
