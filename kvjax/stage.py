@@ -8,14 +8,11 @@ slots wherever they go. A stage is handed a view whose `state` is its own.
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Evidence, Need
-from kvjax.kernels.softmax import softmax
 from kvjax.types import Keys, Layer, Mask, Queries, Scores, Values
 from kvjax.view import LayerView, Ranking
 
@@ -152,30 +149,19 @@ class Encoder(Stage):
     #: Where keys and queries stand (`kvjax.encode.positions`).
     positions: Any = None
 
-    @property
-    def dense(self) -> bool:
-        """Whether keys and values are numbers on the device that attention kernels read as they are."""
-        return True
+    #: Whether keys and values are numbers on the device that attention kernels read as they are.
+    dense: bool = True
+    #: Whether known tokens are fed one at a time, so that every step leaves exact what it should.
+    stepwise: bool = False
+    #: Slots that are coded together: regions begin at a multiple of it.
+    page: int = 1
+    #: Whether a slot can be moved or rewritten by itself, as evicting while decoding does.
+    movable: bool = True
 
     @property
     def padded(self) -> bool:
         """Whether attention needs a static bound on the slots of a region."""
         return not self.dense
-
-    @property
-    def stepwise(self) -> bool:
-        """Whether known tokens are fed one at a time, so that every step leaves exact what it should."""
-        return False
-
-    @property
-    def page(self) -> int:
-        """Slots that are coded together: regions begin at a multiple of it."""
-        return 1
-
-    @property
-    def movable(self) -> bool:
-        """Whether a slot can be moved or rewritten by itself, as evicting while decoding does."""
-        return True
 
     def flush(self, cache: Any) -> Any:
         """The cache after the last layer of a step, with what is no longer to be exact coded."""
@@ -206,17 +192,6 @@ class Encoder(Stage):
     ) -> Float32[Array, "b h g t d"]:
         """Σ_j weights_j v_j over the slots of a layer's regions."""
         raise NotImplementedError(f"{type(self).__name__} must define weighted_sum(cache, context, weights, d)")
-
-    def attention_with_weights(
-        self, q: Queries, cache: Any, context: AttendContext, *, heads: tuple[int, ...], upto: Int32[Array, "b p"], n: int
-    ) -> tuple[Array, Array, Float32[Array, "b p g n"]]:
-        """`attention` of one query a row, and where it looks among the first `upto` of at most n slots of some KV heads.
-
-        softmax over those slots alone, whatever the layer's window; 0 behind them.
-        """
-        z = self.scores(q, cache, context.replace(window=None, padded_slots=n))[:, np.array(heads)][..., 0, :]
-        out, lse = self.attention(q, cache, context)
-        return out, lse, softmax(jnp.where(jnp.arange(n) < upto[..., None, None], z, -jnp.inf))
 
 
 class Retriever(Stage):

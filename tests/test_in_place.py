@@ -9,7 +9,8 @@ from tests.conftest import policy_of
 from tests.decode_loop import copies, decode, operands, pools, unchecked
 
 SLOTS = 1 << 16
-STATIC, EVICTING, READING = ("full", "snapkv"), ("streaming_llm", "h2o", "tova", "d2o"), ("heterocache", "hcattention", "quest")
+STATIC, EVICTING = ("full", "snapkv", "kivi"), ("streaming_llm", "h2o", "tova", "d2o")
+READING = ("heterocache", "hcattention", "quest")
 
 
 @pytest.mark.parametrize("name", [*STATIC, *EVICTING, *READING])

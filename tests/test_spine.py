@@ -119,9 +119,12 @@ def test_decoding_respects_the_budget(lm, pre, name):
 def test_keeps_dtype(lm, name):
     low = lm.replace(params=jax.tree.map(lambda x: x.astype(jnp.bfloat16), lm.params))
     cache = kvjax.compress(prepared(low, kvjax.prefill(low, ids_of(70), needs=policy_of(name)), name), policy_of(name))
-    assert cache.v.dtype == jnp.bfloat16 and cache.k.dtype in (jnp.bfloat16, jnp.uint8)
+    kinds = lambda cache: [x.dtype for x in jax.tree.leaves((cache.k, cache.v, cache.tails))]  # noqa: E731
+    codes = {"hcattention": [jnp.uint8, jnp.bfloat16], "kivi": 2 * [jnp.uint32, jnp.float16, jnp.float16]}
+    tails = [jnp.bfloat16, jnp.int32] * 2 if name == "kivi" else []
+    assert kinds(cache) == codes.get(name, [jnp.bfloat16] * 2) + tails
     out = kvjax.decode(low, cache, policy_of(name), max_new_tokens=2, stop=())
-    assert (out.cache.k.dtype, out.cache.v.dtype) == (cache.k.dtype, jnp.bfloat16)
+    assert kinds(out.cache) == kinds(cache)
     assert all(x.dtype in (jnp.float32, jnp.int32, jnp.uint32) for x in jax.tree.leaves(out.cache.state))
 
 
@@ -133,10 +136,10 @@ def test_bytes_as_accounted(lm, pre, name):
     on_host = [x for x in held if x.sharding.memory_kind == "pinned_host"]
     assert cache.nbytes + cache.host_nbytes == sum(x.nbytes for x in held)
     assert cache.host_nbytes == sum(x.nbytes for x in on_host)
-    slot = [x for x in (cache.k, cache.v, cache.pos) if x.sharding.memory_kind == "device"]
+    slot = [x for x in jax.tree.leaves((cache.k, cache.v, cache.pos)) if x.sharding.memory_kind == "device"]
     state = sum(x.nbytes // cache.slots for x in jax.tree.leaves(cache.state))
     assert cache.slot_nbytes == sum(x.nbytes // cache.slots for x in slot) + state
-    assert name in ("heterocache", "hcattention") or (on_host == [] and cache.slot_nbytes == 130 + state)
+    assert name in ("heterocache", "hcattention", "kivi") or (on_host == [] and cache.slot_nbytes == 130 + state)
     assert cache.used_nbytes == cache.lengths.sum() * cache.slot_nbytes
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
@@ -24,6 +25,7 @@ from kvjax.encode.window import Window, Windows
 from kvjax.evidence import Need
 from kvjax.kernels.append import append, behind
 from kvjax.kernels.ragged_attention import attention_with_weights, log_denominator, probabilities, ragged_attention
+from kvjax.kernels.softmax import softmax
 from kvjax.placement import OnDevice
 from kvjax.stage import Encoder
 from kvjax.types import Keys, Layer, Queries, Values
@@ -205,8 +207,14 @@ class Stored(Encoder):
     def attention_with_weights(
         self, q: Queries, cache: Any, context: AttendContext, *, heads: tuple[int, ...], upto: Int32[Array, "b p"], n: int
     ) -> tuple[Array, Array, Float[Array, "b p g n"]]:
+        """`attention` of one query a row, and where it looks among the first `upto` of at most n slots of some KV heads.
+
+        softmax over those slots alone, whatever the layer's window; 0 behind them.
+        """
         if not self.dense or context.window is not None:
-            return super().attention_with_weights(q, cache, context, heads=heads, upto=upto, n=n)
+            z = self.scores(q, cache, context.replace(window=None, padded_slots=n))[:, np.array(heads)][..., 0, :]
+            out, lse = self.attention(q, cache, context)
+            return out, lse, softmax(jnp.where(jnp.arange(n) < upto[..., None, None], z, -jnp.inf))
         where = (cache.pos, cache.start[context.layer], cache.length[context.layer], context.positions)
         out, lse, a = attention_with_weights(q, cache.k, cache.v, *where, heads=heads, upto=upto, cap=n, bias=cache.bias)
         return out, lse, a[..., 0, :]
