@@ -9,7 +9,7 @@ whatever it keeps: nothing is read back, so that a user's own function may call
 under `jax.jit`, `jax.vmap` and `jax.grad`. The stages, the kernels and the step are those of the ordinary calls.
 
 - `jit`: `pre`, the policy's numbers and tables, and the parameters are data. The policy's types and sizes are static.
-- `vmap`: over budgets (whole slots), over any number of a stage, over parameters. A kernel of a CPU runs once for each.
+- `vmap`: over budgets, over any number of a stage, over parameters. A kernel of a CPU runs once for each.
 - `grad`: with respect to numbers of stages, parameters, and keys and values: attention over regions padded to `slots` has a
   derivative. What is discrete has none: which slots are kept, and which token is the most likely one. A number of a scorer moves a
   loss only where a stage makes scores into weights: a merger that blends by them, a bias.
@@ -57,25 +57,25 @@ def compress(pre: Prefilled, policy: Policy, *, slots: int) -> KVCache:
     """Every prompt scored, planned and packed: `kvjax.compress` with `slots` slots for every KV head, nothing read back.
 
     Args:
-        pre: from `kvjax.prefill`.   policy: its budget a whole number of slots, traced or not, or 1.0 for everything.
+        pre: from `kvjax.prefill`.   policy: what to keep; its budget may be traced, too.
         slots: most slots a head may hold, tokens to come included; static.
 
     Raises:
-        TypeError: a budget that is a share.   ValueError: what this core does not do, evidence the prefill did not record.
+        ValueError: what this core does not do, evidence the prefill did not record.
     """
     _check(pre, policy)
-    return _compress(pre, policy.replace(budget=1.0), _asked(policy.budget), slots=slots)
+    return _compress(pre, policy, slots=slots)
 
 
 @partial(jax.jit, static_argnames="slots")
-def _compress(pre: Prefilled, policy: Policy, budget: Int32[Array, ""] | None, *, slots: int) -> KVCache:
-    return pack(pre, policy, [plan(row, policy, budget) for row in pre.rows], slots=slots)
+def _compress(pre: Prefilled, policy: Policy, *, slots: int) -> KVCache:
+    return pack(pre, policy, [plan(row, policy) for row in pre.rows], slots=slots)
 
 
-def plan(row: PrefilledRow, policy: Policy, budget: Int32[Array, ""] | None) -> Decision:
-    """What stays of one prompt of a budget of mean slots per KV head, None for all: `Decision`, on the device."""
+def plan(row: PrefilledRow, policy: Policy) -> Decision:
+    """What stays of one prompt: `Decision`, on the device."""
     found: RowScores = score_row(row, policy, range(len(row.k)))
-    asked = row.length if budget is None else jnp.broadcast_to(budget, row.length.shape)
+    asked = _slots_of(policy.budget, row.length)
     mean = jnp.minimum(asked, row.length)
     keep, _, planned = plan_row(policy.allocate, policy.select, found.scores, found.second, found.measured, row.length, mean)
     whole, _ = everything(found.scores, row.length)
@@ -139,13 +139,12 @@ def decode(
     return jnp.swapaxes(chosen, 0, 1), jnp.swapaxes(logits, 0, 1), cache
 
 
-def _asked(budget: Any) -> Int32[Array, ""] | None:
-    """A budget in slots; None for all."""
-    if isinstance(budget, float) and budget == 1.0:
-        return None
-    if not jnp.issubdtype(jnp.result_type(budget), jnp.integer):
-        raise TypeError(f"the core takes whole slots per KV head, or 1.0 for everything; got budget={budget!r}")
-    return jnp.asarray(budget, jnp.int32)
+def _slots_of(budget: Any, length: Int32[Array, "1"]) -> Int32[Array, "1"]:
+    """A budget as slots per KV head: whole numbers as they are, shares as floor(share · length), at least 1, in float32."""
+    if jnp.issubdtype(jnp.result_type(budget), jnp.integer):
+        return jnp.broadcast_to(jnp.asarray(budget, jnp.int32), length.shape)
+    share = jnp.asarray(budget, jnp.float32)
+    return jnp.maximum(jnp.floor(length * share + 1e-6 * length), 1).astype(jnp.int32)
 
 
 def _check(pre: Prefilled, policy: Policy) -> None:

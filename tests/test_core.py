@@ -1,5 +1,6 @@
 """The pure core: compiled, mapped over budgets and differentiated whole, it gives what the ordinary calls give."""
 
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -13,8 +14,10 @@ from kvjax import core
 from kvjax.encode import OnHost, Stored
 from kvjax.stage import Merger
 from tests.conftest import ids_of, policy_of
+from tests.decode_loop import unchecked
 
 STEPS = 6
+slow = partial(pytest.param, marks=pytest.mark.slow)
 BUDGETS = [1, 7, 24, 40, 63, 89, 90, 1000]
 
 
@@ -27,7 +30,7 @@ def ordinary(lm, pre, policy, steps=STEPS):
     return kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=steps, stop=(), return_logits=True)
 
 
-@pytest.mark.parametrize("name", ["full", "snapkv", "d2o", "duo_attention", "trim_kv"])
+@pytest.mark.parametrize("name", ["full", "snapkv", "trim_kv", slow("duo_attention"), slow("d2o")])
 def test_one_program_gives_what_the_ordinary_calls_give(lm, pre, name):
     policy = policy_of(name)
     want = ordinary(lm, pre, policy)
@@ -36,7 +39,7 @@ def test_one_program_gives_what_the_ordinary_calls_give(lm, pre, name):
     np.testing.assert_allclose(logits, want.logits, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["adakv", pytest.param("streaming_llm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["adakv", slow("streaming_llm")])
 def test_eight_budgets_at_once_are_eight_calls(lm, pre, name):
     policy = policy_of(name, 40)
     at = lambda budget: run(lm, pre, policy.replace(budget=budget), slots=96)  # noqa: E731
@@ -95,9 +98,7 @@ def soft(eps, power, when):
     return kvjax.Policy(score=score, select=select, merge=ScoreBias(power), when=when, budget=40)
 
 
-@pytest.mark.parametrize(
-    "when", [kvjax.AfterPrefill(), pytest.param(kvjax.Every(1), marks=pytest.mark.slow)], ids=["after prefill", "every step"]
-)
+@pytest.mark.parametrize("when", [kvjax.AfterPrefill(), slow(kvjax.Every(1))], ids=["after prefill", "every step"])
 def test_gradients_of_a_decoded_loss_are_central_differences(lm, pre, when):
     fed = jnp.asarray([ids_of(3, 9)], jnp.int32)
 
@@ -107,15 +108,20 @@ def test_gradients_of_a_decoded_loss_are_central_differences(lm, pre, when):
         return (core.decode(lm.params, lm.decoder, policy, cache, steps=3, tokens=fed)[1][:, 1:] ** 2).mean()
 
     at, (eps, power), h = jax.jit(loss), (0.05, 0.5), 5e-3
-    slope = jax.jit(jax.grad(loss, (0, 1)))(eps, power)
+    with unchecked():  # names stand where arrays are declared while a program is taken apart
+        slope = jax.jit(jax.grad(loss, (0, 1)))(eps, power)
     numeric = (at(eps + h, power) - at(eps - h, power)) / (2 * h), (at(eps, power + h) - at(eps, power - h)) / (2 * h)
     assert all(abs(x) > 1e-4 for x in slope)
     np.testing.assert_allclose(slope, numeric, rtol=2e-2)
 
 
-def test_a_share_is_refused(pre):
-    with pytest.raises(TypeError, match="whole slots per KV head, or 1.0 for everything; got budget=0.5"):
-        core.compress(pre, policy_of("snapkv", 0.5), slots=96)
+def test_shares_are_the_slots_they_are_in_the_ordinary_calls(lm):
+    pre, policy = kvjax.prefill(lm, ids_of(90), needs=kvjax.methods.knorm()), kvjax.methods.knorm()
+    shares = [0.01, 0.1, 0.3, 0.33, 0.5, 0.7, 0.9, 1.0]
+    at = lambda share: core.compress(pre, policy.replace(budget=share), slots=96).length  # noqa: E731
+    got = jax.jit(jax.vmap(at))(jnp.asarray(shares))
+    for share, lengths in zip(shares, got, strict=True):
+        np.testing.assert_array_equal(lengths, kvjax.compress(pre, policy.replace(budget=share)).lengths)
 
 
 @pytest.mark.parametrize(
