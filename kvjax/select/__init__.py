@@ -3,10 +3,12 @@
 from kvjax.select.block_share import BlockShare
 from kvjax.select.chunks import Chunks
 from kvjax.select.each_chunk import EachChunk
+from kvjax.select.forced import ForcedTopK
 from kvjax.select.heavy_recent import HeavyRecent
+from kvjax.select.sampled import BestAndSampled
 from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
 __all__ = [
-    "BlockShare", "Chunks", "EachChunk", "HeavyRecent", "TopK", "TwoStages",
-]
+    "BestAndSampled", "BlockShare", "Chunks", "EachChunk", "ForcedTopK", "HeavyRecent", "TopK", "TwoStages",
+]  # fmt: skip
