@@ -2,8 +2,10 @@
 
 from kvjax.allocate.across_model import AcrossModel
 from kvjax.allocate.adaptive import Adaptive
+from kvjax.allocate.adaptive_rounded import AdaptiveRounded
 from kvjax.allocate.by_layer import AllocateByLayer, Everything
 from kvjax.allocate.exact import exact_alloc
+from kvjax.allocate.forced import ForcedFirst
 from kvjax.allocate.full_heads import FullHeads, full_heads
 from kvjax.allocate.layer_weights import LayerWeights
 from kvjax.allocate.preference import LayerPreference
@@ -11,6 +13,7 @@ from kvjax.allocate.pyramid import Pyramid, PyramidRounded
 from kvjax.allocate.repair import ArgMax, RoundRobin
 from kvjax.allocate.roles import ExactTotal, Floor, RoleBudgets
 from kvjax.allocate.spread import ClipAndSpread, LargestRemainders
+from kvjax.allocate.three_groups import ThreeGroups
 from kvjax.allocate.uniform import Uniform
 from kvjax.allocate.variance import (
     AttentionVariance,
@@ -24,8 +27,8 @@ from kvjax.allocate.variance import (
 from kvjax.allocate.whole_layers import WholeLayers
 
 __all__ = [
-    "AcrossModel", "Adaptive", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Everything", "ExactTotal",
-    "ExponentialDecay", "Floor", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference",
-    "LayerWeights", "LayersMinMax", "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "Uniform",
-    "WholeLayers", "exact_alloc", "full_heads",
-]
+    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Everything",
+    "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
+    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "Pyramid", "PyramidRounded", "Raw", "Reciprocal",
+    "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
+]  # fmt: skip

@@ -4,32 +4,22 @@ from kvjax.evidence.attention_statistics import AttentionStatistics
 from kvjax.evidence.chunk_attention import ChunkAttention
 from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.gate_values import GateValues
+from kvjax.evidence.low_rows import LowRows
 from kvjax.evidence.need import Block, Need, Shape, Tokens
 from kvjax.evidence.numbers import ProjectedValueNorm
-from kvjax.evidence.low_rows import LowRows
 from kvjax.evidence.of_group import OfGroupMax, OfGroupMean
 from kvjax.evidence.per_token import HiddenStates, PerToken, RawKeys
 from kvjax.evidence.probed import Probed
 from kvjax.evidence.query_moments import Moments, QueryMoments, merge_moments
 from kvjax.evidence.query_spread import QuerySpread
-from kvjax.evidence.record import (
-    STANDARD,
-    Evidence,
-    concatenate,
-    empty,
-    missing,
-    observe,
-    of_layer,
-    ordered,
-    restrict,
-    union,
-)
+from kvjax.evidence.record import STANDARD, Evidence, concatenate, empty, missing, observe, of_layer, ordered, restrict, union
+from kvjax.evidence.residual_cosine import ResidualCosine
 from kvjax.evidence.tempered import Tempered
 from kvjax.evidence.window_queries import WindowQueries
 
 __all__ = [
-    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LowRows", "Moments",
-    "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments", "QuerySpread", "RawKeys",
-    "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe",
-    "of_layer", "ordered", "restrict", "union",
+    "STANDARD", "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates",
+    "LowRows", "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments",
+    "QuerySpread", "RawKeys", "ResidualCosine", "Shape", "Tempered", "Tokens", "WindowQueries", "concatenate", "empty",
+    "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

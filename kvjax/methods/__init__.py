@@ -14,6 +14,8 @@ from kvjax.methods.critical_adakv import critical_adakv
 from kvjax.methods.criticalkv import criticalkv
 from kvjax.methods.cur import cur
 from kvjax.methods.d2o import d2o
+from kvjax.methods.dapq import dapq
+from kvjax.methods.defensive_kv import defensive_kv
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.full import full
@@ -21,13 +23,15 @@ from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
 from kvjax.methods.keydiff import keydiff
-from kvjax.methods.kivi import kivi
 from kvjax.methods.keyformer import keyformer
+from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
+from kvjax.methods.layer_defensive_kv import layer_defensive_kv
 from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
+from kvjax.methods.nacl import nacl
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
@@ -39,6 +43,7 @@ from kvjax.methods.rkv import rkv
 from kvjax.methods.roco import roco
 from kvjax.methods.scissorhands import scissorhands
 from kvjax.methods.snapkv import snapkv
+from kvjax.methods.squeeze_attention import squeeze_attention
 from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
 from kvjax.methods.triattention import triattention
@@ -49,6 +54,11 @@ __all__ = [
     "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "keyformer", "kivi", "knorm",
     "kvzip", "lagkv", "lazy_eviction", "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
     "random", "random_attention", "rkv", "roco", "scissorhands", "snapkv", "streaming_llm", "tova", "triattention", "trim_kv",
+    "ada_expected", "adakv", "cake", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o", "dapq",
+    "defensive_kv", "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "keyformer",
+    "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl", "non_causal_attention",
+    "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "roco", "scissorhands", "snapkv", "squeeze_attention",
+    "streaming_llm", "tova", "trim_kv",
 ]
 
 

@@ -2,17 +2,21 @@
 
 *Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference*, arXiv 2407.11550, section 4.
 Stages: as SnapKV · allocate Adaptive(alpha). Heads are really of different lengths in the pool.
-Differs: average pooling by default (the release max-pools 7: pass `MaxPool(7)`); totals are exact (the release's are not).
+Differs: average pooling by default (the release max-pools 7: pass `MaxPool(7)`); totals are exact (the release's are not:
+`rounded=True` is its safeguard).
 """
 
 from typing import Any
 
-from kvjax.allocate import Adaptive
+from kvjax.allocate import Adaptive, AdaptiveRounded
 from kvjax.methods.snapkv import snapkv
 from kvjax.policy import Policy
 from kvjax.score import AvgPool
 
 
-def adakv(budget: int | float = 256, window: int = 32, pool: Any = AvgPool(5), alpha: float = 0.2) -> Policy:
+def adakv(
+    budget: int | float = 256, window: int = 32, pool: Any = AvgPool(5), alpha: float = 0.2, rounded: bool = False
+) -> Policy:  # fmt: skip
     """SnapKV's scores, a layer's slots shared out to its heads by the scores; every head is sure of alpha · budget."""
-    return snapkv(budget, window, pool).replace(allocate=Adaptive(alpha=alpha))
+    allocate = AdaptiveRounded(alpha=alpha) if rounded else Adaptive(alpha=alpha)
+    return snapkv(budget, window, pool).replace(allocate=allocate)

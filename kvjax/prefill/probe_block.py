@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.attention_inputs import AttentionInputs
-from kvjax.evidence.reduce import Reduction, Sum
+from kvjax.evidence.reduce import Reduction, RowsAt, Sum
 from kvjax.kernels.softmax import softmax
 from kvjax.types import Keys
 
@@ -47,7 +47,8 @@ def probe_rows(
         seen = jnp.broadcast_to(seen, z.shape)
         counted = seen & (index < count[:, None])[:, None, None, :, None]
         p = jnp.where(counted, softmax(jnp.where(seen, z, -jnp.inf)), 0.0)
-        return reduction.join(state, reduction.of_rows(p, positions, counted))
+        where = RowsAt(keys=jnp.broadcast_to(read.position, (b, h, m)), steps=jnp.zeros_like(positions))
+        return reduction.join(state, reduction.of_rows_at(p, positions, counted, where))
 
     return lax.fori_loop(0, tiles, tile, reduction.empty((b, h, g, m)))
 

@@ -1,21 +1,17 @@
 """Scorers: evidence → how much each slot is worth keeping."""
 
-from kvjax.score.recurrence import Recurrence
-from kvjax.score.seldom_low import SeldomLow
-from kvjax.score.steady_mean import SteadyMean
-from kvjax.score.tempered import TemperedAttention
 from kvjax.score.accumulated import AccumulatedAttention, VisibleMeanAttention
-from kvjax.score.drawn import Drawn
 from kvjax.score.compactor import Compactor
 from kvjax.score.distance_series import DistanceSeries, OwnDistanceSeries
+from kvjax.score.drawn import Drawn
 from kvjax.score.expected import ExpectedAttention
 from kvjax.score.geometry import KeyDiff
 from kvjax.score.heads import AllMax, AllMean, GroupMax, GroupMean
 from kvjax.score.in_blocks import BlockKeyDiff, ChunkKeyDiff
 from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
-from kvjax.score.mean_variance import MeanAndVariance
 from kvjax.score.leverage import WindowLeverage
+from kvjax.score.mean_variance import MeanAndVariance
 from kvjax.score.non_causal import NonCausalAttention
 from kvjax.score.norm import KeyNorm
 from kvjax.score.per_slot import per_slot
@@ -24,13 +20,22 @@ from kvjax.score.position import Recency
 from kvjax.score.reconstruction import Reconstruction
 from kvjax.score.retention import Retention
 from kvjax.score.prompt_first import PromptFirst
+from kvjax.score.proxies import ProxyQueries
+from kvjax.score.pseudo import PseudoAttention
 from kvjax.score.query_filter import OwnQueryFilter, QueryFilter
 from kvjax.score.random_draws import FreshDraws
 from kvjax.score.recent_on_top import RecentOnTop
 from kvjax.score.redundancy import Redundancy
+from kvjax.score.reconstruction import Reconstruction
+from kvjax.score.recurrence import Recurrence
+from kvjax.score.retention import Retention
 from kvjax.score.retrieval_heads import RetrievalHeads
+from kvjax.score.seldom_low import SeldomLow
+from kvjax.score.steady_mean import SteadyMean
+from kvjax.score.tempered import TemperedAttention
 from kvjax.score.value_weighted import ValueWeighted
 from kvjax.score.window import WindowAttention
+from kvjax.score.worst_case import WorstCase
 
 __all__ = [
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
@@ -38,4 +43,9 @@ __all__ = [
     "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "QueryFilter",
     "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow",
     "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "per_slot",
+    "AccumulatedAttention", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "Drawn", "ExpectedAttention",
+    "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "MaxPool", "MeanAndVariance", "NoPool",
+    "NonCausalAttention", "OwnQueryFilter", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop",
+    "Reconstruction", "Recurrence", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention",
+    "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
 ]  # fmt: skip

@@ -8,8 +8,7 @@ from jaxtyping import Array, Float32, Int32
 
 from kvjax.evidence import AttentionStatistics, ColumnSums, Evidence, Need, OfGroupMean
 from kvjax.evidence.reduce import SumOfSquares
-from kvjax.kernels.select_top import select_top
-from kvjax.select.ranking import ordered
+from kvjax.kernels.select_top import ordered, select_top
 from kvjax.stage import Scorer
 from kvjax.types import Mask, Number, Scores
 from kvjax.view import LayerView

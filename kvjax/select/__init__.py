@@ -3,8 +3,10 @@
 from kvjax.select.block_share import BlockShare
 from kvjax.select.chunks import Chunks
 from kvjax.select.each_chunk import EachChunk
+from kvjax.select.forced import ForcedTopK
 from kvjax.select.heavy_recent import HeavyRecent
 from kvjax.select.sinks_and_recent import SinksAndRecent
+from kvjax.select.sampled import BestAndSampled
 from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
@@ -12,3 +14,5 @@ __all__ = [
     "BlockShare", "Chunks", "EachChunk", "HeavyRecent", "TopK", "TwoStages",
 ]
 __all__ = ["BlockShare", "Chunks", "EachChunk", "HeavyRecent", "SinksAndRecent", "TopK", "TwoStages"]
+    "BestAndSampled", "BlockShare", "Chunks", "EachChunk", "ForcedTopK", "HeavyRecent", "TopK", "TwoStages",
+]  # fmt: skip

@@ -2,19 +2,12 @@
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float32, Int32, UInt32
+from jaxtyping import Array, Int32, UInt32
 
+from kvjax.kernels.select_top import ordered
 from kvjax.view import Ranking
 
-_INVALID, _NAN, _PROTECTED = 0, 1, 0xFF800001
-
-
-def ordered(scores: Float32[Array, "*x n"]) -> UInt32[Array, "*x n"]:
-    """Unsigned keys in the order of the scores, NaN lowest; none is 0."""
-    scores = jnp.where(scores == 0, 0.0, scores)  # -0.0 and 0.0 tie
-    bits = lax.bitcast_convert_type(scores, jnp.uint32)
-    order = jnp.where(bits >> 31 == 1, ~bits, bits | jnp.uint32(0x80000000))
-    return jnp.where(jnp.isnan(scores), jnp.uint32(_NAN), jnp.maximum(order, _NAN + 1))
+_INVALID, _PROTECTED = 0, 0xFF800001
 
 
 def keys(ranking: Ranking) -> UInt32[Array, "l b h n"]:

@@ -1,0 +1,27 @@
+"""Budgets by scores among which some slots are forced in (DefensiveKV)."""
+
+from typing import Any
+
+from flax import struct
+from jaxtyping import Array, Int32
+
+from kvjax.allocate.adaptive import Adaptive
+from kvjax.select.forced import raised
+from kvjax.stage import Allocator
+from kvjax.types import Number
+from kvjax.view import Ranking
+
+
+@struct.dataclass
+class ForcedFirst(Allocator):
+    """Another allocator's budgets, the slots of rank below b - window in the second ranking above every score.
+
+    Args:
+        allocate: Adaptive(0.0), layer by layer, or AcrossModel().   window: slots that are protected beside them.
+    """
+
+    allocate: Any = Adaptive(0.0)
+    window: Number = 32
+
+    def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+        return self.allocate(raised(ranking, mean_budget - self.window), mean_budget)

@@ -1,0 +1,17 @@
+"""NaCL: the ends of the text, the best by a few proxy queries, and a random sample of the rest.
+
+*NACL: A General and Effective KV Cache Eviction Framework for LLMs at Inference Time*, arXiv 2408.03675, section 3.
+Stages: score ProxyQueries · select BestAndSampled(sampled, seed, sinks) · after the prompt.
+Differs: any budget (the release's 20% of a prompt are 1% ends, 12% best and 7% sampled: shares that stand for other budgets, too);
+sinks leave at least one recent token room (the release's slice breaks on short prompts); at most 64 proxies; scores are averaged
+over the query heads of a KV head, and each KV head draws for itself.
+"""
+
+from kvjax.policy import Policy
+from kvjax.score.proxies import ProxyQueries
+from kvjax.select.sampled import BestAndSampled
+
+
+def nacl(budget: int | float = 0.2, sampled: float = 0.35, sinks: int = 256, seed: int = 0) -> Policy:
+    """Keep 1% of the prompt at its ends, draw a `sampled` share of the budget, and fill the rest with the best."""
+    return Policy(score=ProxyQueries(), select=BestAndSampled(sampled=sampled, seed=seed, sinks=sinks), budget=budget)
