@@ -6,6 +6,7 @@ from kvjax.allocate.by_layer import AllocateByLayer, Everything
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.full_heads import FullHeads, full_heads
 from kvjax.allocate.layer_weights import LayerWeights
+from kvjax.allocate.lazy_layers import LazyLayers
 from kvjax.allocate.preference import LayerPreference
 from kvjax.allocate.pyramid import Pyramid, PyramidRounded
 from kvjax.allocate.repair import ArgMax, RoundRobin
@@ -26,6 +27,6 @@ from kvjax.allocate.whole_layers import WholeLayers
 __all__ = [
     "AcrossModel", "Adaptive", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Everything", "ExactTotal",
     "ExponentialDecay", "Floor", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference",
-    "LayerWeights", "LayersMinMax", "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "Uniform",
-    "WholeLayers", "exact_alloc", "full_heads",
+    "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin",
+    "Uniform", "WholeLayers", "exact_alloc", "full_heads",
 ]

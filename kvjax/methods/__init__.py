@@ -16,6 +16,7 @@ from kvjax.methods.cur import cur
 from kvjax.methods.d2o import d2o
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
+from kvjax.methods.finch import finch
 from kvjax.methods.full import full
 from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
@@ -38,6 +39,7 @@ from kvjax.methods.random_attention import random_attention
 from kvjax.methods.rkv import rkv
 from kvjax.methods.roco import roco
 from kvjax.methods.scissorhands import scissorhands
+from kvjax.methods.simlayerkv import simlayerkv
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
@@ -46,9 +48,10 @@ from kvjax.methods.trim_kv import trim_kv
 
 __all__ = [
     "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
-    "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "keyformer", "kivi", "knorm",
-    "kvzip", "lagkv", "lazy_eviction", "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
-    "random", "random_attention", "rkv", "roco", "scissorhands", "snapkv", "streaming_llm", "tova", "triattention", "trim_kv",
+    "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention", "heterocache", "keydiff", "keyformer", "kivi",
+    "knorm", "kvzip", "lagkv", "lazy_eviction", "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters",
+    "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "streaming_llm", "tova",
+    "triattention", "trim_kv",
 ]
 
 

@@ -1,13 +1,17 @@
 """Scorers: evidence → how much each slot is worth keeping."""
 
+from kvjax.score.distance_series import DistanceSeries, OwnDistanceSeries
+from kvjax.score.levelled import LevelledWindow
+from kvjax.score.prompt_first import PromptFirst
+from kvjax.score.random_draws import FreshDraws
 from kvjax.score.recurrence import Recurrence
+from kvjax.score.redundancy import Redundancy
 from kvjax.score.seldom_low import SeldomLow
 from kvjax.score.steady_mean import SteadyMean
 from kvjax.score.tempered import TemperedAttention
 from kvjax.score.accumulated import AccumulatedAttention, VisibleMeanAttention
 from kvjax.score.drawn import Drawn
 from kvjax.score.compactor import Compactor
-from kvjax.score.distance_series import DistanceSeries, OwnDistanceSeries
 from kvjax.score.expected import ExpectedAttention
 from kvjax.score.geometry import KeyDiff
 from kvjax.score.heads import AllMax, AllMean, GroupMax, GroupMean
@@ -23,19 +27,17 @@ from kvjax.score.pool import AvgPool, MaxPool, NoPool
 from kvjax.score.position import Recency
 from kvjax.score.reconstruction import Reconstruction
 from kvjax.score.retention import Retention
-from kvjax.score.prompt_first import PromptFirst
 from kvjax.score.query_filter import OwnQueryFilter, QueryFilter
-from kvjax.score.random_draws import FreshDraws
 from kvjax.score.recent_on_top import RecentOnTop
-from kvjax.score.redundancy import Redundancy
 from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.value_weighted import ValueWeighted
 from kvjax.score.window import WindowAttention
 
 __all__ = [
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
-    "ExpectedAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "MaxPool",
-    "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "QueryFilter",
-    "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow",
-    "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "per_slot",
+    "ExpectedAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LevelledWindow",
+    "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst",
+    "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads",
+    "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage",
+    "per_slot",
 ]  # fmt: skip
