@@ -7,6 +7,7 @@ slots wherever they go. A stage is handed a view whose `state` is its own.
 
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, PyTree

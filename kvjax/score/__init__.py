@@ -1,35 +1,35 @@
 """Scorers: evidence → how much each slot is worth keeping."""
 
-from kvjax.score.distance_series import DistanceSeries, OwnDistanceSeries
-from kvjax.score.levelled import LevelledWindow
-from kvjax.score.prompt_first import PromptFirst
-from kvjax.score.random_draws import FreshDraws
-from kvjax.score.recurrence import Recurrence
-from kvjax.score.redundancy import Redundancy
-from kvjax.score.seldom_low import SeldomLow
-from kvjax.score.steady_mean import SteadyMean
-from kvjax.score.tempered import TemperedAttention
 from kvjax.score.accumulated import AccumulatedAttention, VisibleMeanAttention
-from kvjax.score.drawn import Drawn
 from kvjax.score.compactor import Compactor
+from kvjax.score.distance_series import DistanceSeries, OwnDistanceSeries
+from kvjax.score.drawn import Drawn
 from kvjax.score.expected import ExpectedAttention
 from kvjax.score.geometry import KeyDiff
 from kvjax.score.heads import AllMax, AllMean, GroupMax, GroupMean
 from kvjax.score.in_blocks import BlockKeyDiff, ChunkKeyDiff
 from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
-from kvjax.score.mean_variance import MeanAndVariance
+from kvjax.score.levelled import LevelledWindow
 from kvjax.score.leverage import WindowLeverage
+from kvjax.score.mean_variance import MeanAndVariance
 from kvjax.score.non_causal import NonCausalAttention
 from kvjax.score.norm import KeyNorm
 from kvjax.score.per_slot import per_slot
 from kvjax.score.pool import AvgPool, MaxPool, NoPool
 from kvjax.score.position import Recency
-from kvjax.score.reconstruction import Reconstruction
-from kvjax.score.retention import Retention
+from kvjax.score.prompt_first import PromptFirst
 from kvjax.score.query_filter import OwnQueryFilter, QueryFilter
+from kvjax.score.random_draws import FreshDraws
 from kvjax.score.recent_on_top import RecentOnTop
+from kvjax.score.reconstruction import Reconstruction
+from kvjax.score.recurrence import Recurrence
+from kvjax.score.redundancy import Redundancy
+from kvjax.score.retention import Retention
 from kvjax.score.retrieval_heads import RetrievalHeads
+from kvjax.score.seldom_low import SeldomLow
+from kvjax.score.steady_mean import SteadyMean
+from kvjax.score.tempered import TemperedAttention
 from kvjax.score.value_weighted import ValueWeighted
 from kvjax.score.window import WindowAttention
 
