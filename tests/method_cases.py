@@ -57,6 +57,13 @@ def _duo_attention(budget: int | float) -> kvjax.Policy:
     return kvjax.methods.duo_attention(ONE_FULL, sinks=min(4, slots - 1), recent=slots - min(4, slots - 1))
 
 
+def _simlayerkv(budget: int | float) -> kvjax.Policy:
+    """Every layer lazy: both ends together hold the budget."""
+    slots = budget if isinstance(budget, int) else max(1, int(PROMPT * budget))
+    sinks = min(4, slots - 1)
+    return kvjax.methods.simlayerkv(threshold=-1.0, sinks=sinks, recent=slots - sinks + 1)
+
+
 @cache
 def retention_gate(seed: int = 0) -> dict:
     """Weights of a TRIM-KV gate for the toy model, far from those before training: β from nothing to almost 1."""
@@ -77,6 +84,7 @@ CASES = {
     "dapq": _small(_methods.dapq, size=8, front=2, suffix=(5, 6, 7)),
     "defensive_kv": _small(_methods.defensive_kv, window=8),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
+    "finch": _small(_methods.finch, window=8),
     "full": _without_budget(_methods.full),
     "hcattention": _without_budget(partial(_methods.hcattention, artefact=toy("hcattention"))),
     "heterocache": _small(_methods.heterocache, artefact=toy("heterocache")),
@@ -90,6 +98,7 @@ CASES = {
     "random_attention": _small(_methods.random_attention, interval=4, recent=8),
     "rkv": _small(_methods.rkv, interval=4),
     "scissorhands": _small(_methods.scissorhands, window=32, drop=4),
+    "simlayerkv": MethodCase(_simlayerkv),
     "snapkv": _small(_methods.snapkv, window=8),
     "triattention": _small(_methods.triattention, interval=4),
     "trim_kv": _small(_methods.trim_kv, gate=retention_gate(), buffer=1),

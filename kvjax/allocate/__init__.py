@@ -8,6 +8,7 @@ from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.forced import ForcedFirst
 from kvjax.allocate.full_heads import FullHeads, full_heads
 from kvjax.allocate.layer_weights import LayerWeights
+from kvjax.allocate.lazy_layers import LazyLayers
 from kvjax.allocate.preference import LayerPreference
 from kvjax.allocate.pyramid import Pyramid, PyramidRounded
 from kvjax.allocate.repair import ArgMax, RoundRobin
@@ -32,3 +33,8 @@ __all__ = [
     "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "Pyramid", "PyramidRounded", "Raw", "Reciprocal",
     "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
 ]  # fmt: skip
+    "AcrossModel", "Adaptive", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Everything", "ExactTotal",
+    "ExponentialDecay", "Floor", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference",
+    "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin",
+    "Uniform", "WholeLayers", "exact_alloc", "full_heads",
+]

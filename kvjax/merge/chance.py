@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
-from kvjax.draws import uniform
+from kvjax.noise import uniform_at
 from kvjax.stage import Merger
 from kvjax.types import Layer, Mask, Number, Scores, Values
 from kvjax.view import LayerView
@@ -78,6 +78,6 @@ class ByChance(Merger):
         return self.replace(layer=layer)
 
     def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:
-        draw = uniform(self.seed, self.layer, jnp.arange(keep.shape[1])[:, None], view.pos)
+        draw = uniform_at(self.seed, self.layer, jnp.arange(keep.shape[1])[:, None], view.pos)
         p = self.beta * probability(jnp.where(view.valid, scores, 0.0), keep, self.over)
         return view.replace(v=spread_values(view.v, keep, view.valid & ~keep & (draw < p), self.m)), memory

@@ -18,6 +18,7 @@ from kvjax.methods.dapq import dapq
 from kvjax.methods.defensive_kv import defensive_kv
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
+from kvjax.methods.finch import finch
 from kvjax.methods.full import full
 from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
@@ -42,6 +43,7 @@ from kvjax.methods.random_attention import random_attention
 from kvjax.methods.rkv import rkv
 from kvjax.methods.roco import roco
 from kvjax.methods.scissorhands import scissorhands
+from kvjax.methods.simlayerkv import simlayerkv
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.squeeze_attention import squeeze_attention
 from kvjax.methods.streaming_llm import streaming_llm
@@ -59,6 +61,10 @@ __all__ = [
     "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl", "non_causal_attention",
     "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "roco", "scissorhands", "snapkv", "squeeze_attention",
     "streaming_llm", "tova", "trim_kv",
+    "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention", "heterocache", "keydiff", "keyformer", "kivi",
+    "knorm", "kvzip", "lagkv", "lazy_eviction", "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters",
+    "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "streaming_llm", "tova",
+    "triattention", "trim_kv",
 ]
 
 

@@ -10,6 +10,7 @@ from kvjax.score.heads import AllMax, AllMean, GroupMax, GroupMean
 from kvjax.score.in_blocks import BlockKeyDiff, ChunkKeyDiff
 from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
+from kvjax.score.levelled import LevelledWindow
 from kvjax.score.leverage import WindowLeverage
 from kvjax.score.mean_variance import MeanAndVariance
 from kvjax.score.non_causal import NonCausalAttention
@@ -17,14 +18,14 @@ from kvjax.score.norm import KeyNorm
 from kvjax.score.per_slot import per_slot
 from kvjax.score.pool import AvgPool, MaxPool, NoPool
 from kvjax.score.position import Recency
-from kvjax.score.reconstruction import Reconstruction
-from kvjax.score.retention import Retention
 from kvjax.score.prompt_first import PromptFirst
 from kvjax.score.proxies import ProxyQueries
 from kvjax.score.pseudo import PseudoAttention
 from kvjax.score.query_filter import OwnQueryFilter, QueryFilter
 from kvjax.score.random_draws import FreshDraws
 from kvjax.score.recent_on_top import RecentOnTop
+from kvjax.score.reconstruction import Reconstruction
+from kvjax.score.recurrence import Recurrence
 from kvjax.score.redundancy import Redundancy
 from kvjax.score.reconstruction import Reconstruction
 from kvjax.score.recurrence import Recurrence
@@ -48,4 +49,9 @@ __all__ = [
     "NonCausalAttention", "OwnQueryFilter", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop",
     "Reconstruction", "Recurrence", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention",
     "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
+    "ExpectedAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LevelledWindow",
+    "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst",
+    "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads",
+    "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage",
+    "per_slot",
 ]  # fmt: skip

@@ -7,12 +7,10 @@ from jaxtyping import Array, Int32
 
 from kvjax.budget import slots_in
 from kvjax.evidence import Evidence
-from kvjax.kernels.select_top import select_top
 from kvjax.score.geometry import key_difference
-from kvjax.select.ranking import keys
 from kvjax.stage import Scorer
 from kvjax.types import Keys, Mask, Number, Scores
-from kvjax.view import LayerView, Ranking
+from kvjax.view import LayerView
 
 
 def block_wise(k: Keys, valid: Mask, slots: Int32[Array, " b"], *, block: int) -> Scores:
@@ -22,14 +20,13 @@ def block_wise(k: Keys, valid: Mask, slots: Int32[Array, " b"], *, block: int) -
     """
     n, first = k.shape[2], slots[:, None, None]
     pos = jnp.arange(n, dtype=jnp.int32)
-    many = jnp.broadcast_to(slots[:, None], k.shape[:2])
 
     def cut(i, held):
         start = first + i * block
         joined = held | (valid & (pos >= start) & (pos < start + block))
-        u = key_difference(k, joined)
-        ranking = Ranking(u[None], jnp.zeros_like(joined)[None], joined[None], jnp.broadcast_to(pos, joined.shape)[None])
-        return jnp.where((valid & (pos >= start)).any(-1, keepdims=True), select_top(keys(ranking)[0], many), held)
+        worst_last = jnp.argsort(-jnp.where(joined, key_difference(k, joined), -jnp.inf), -1, stable=True)
+        best = joined & (jnp.argsort(worst_last, -1) < first)
+        return jnp.where((valid & (pos >= start)).any(-1, keepdims=True), best, held)
 
     rounds = (jnp.maximum(valid.sum(-1).max() - slots.min(), 0) + block - 1) // block
     held = lax.fori_loop(0, rounds, cut, valid & (pos < first))

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from flax import struct
 
-from kvjax.draws import uniform
 from kvjax.evidence import Evidence
+from kvjax.noise import uniform_at
 from kvjax.stage import Scorer
 from kvjax.types import Layer, Number, Scores
 from kvjax.view import LayerView
@@ -29,4 +29,4 @@ class FreshDraws(Scorer):
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         del evidence
         head = jnp.arange(view.pos.shape[1])[:, None]
-        return uniform(self.seed, self.layer, head, view.pos, view.length[:, None, None])
+        return uniform_at(self.seed, self.layer, head, view.pos, view.length[:, None, None])

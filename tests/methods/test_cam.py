@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import kvjax
-from kvjax.draws import uniform
 from kvjax.merge.chance import probability, spread_values
+from kvjax.noise import uniform_at
 from tests.conftest import ids_of
 from tests.methods.inputs import layers_of
 from tests.methods.simulate import agree
@@ -84,7 +84,7 @@ class Heads:
             out.append(rows @ head.v)
             head.observe(rows.mean(0))
             victim = head.pos[head.victim(head.acc)]
-            draw = float(uniform(7, self.index, h, victim))
+            draw = float(uniform_at(7, self.index, h, victim))
             head.evict(draw if draw < self.beta else 2.0)
         return np.stack(out)
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import kvjax
-from kvjax.draws import uniform
+from kvjax.noise import uniform_at
 from kvjax.select import TopK
 from kvjax.view import Ranking
 from tests.conftest import ids_of
@@ -19,10 +19,10 @@ def test_a11_kept():
 
 
 def test_draws_are_uniform_and_differ():
-    u = np.asarray(uniform(3, jnp.arange(8)[:, None, None], jnp.arange(8)[:, None], jnp.arange(2000)))
+    u = np.asarray(uniform_at(3, jnp.arange(8)[:, None, None], jnp.arange(8)[:, None], jnp.arange(2000)))
     assert np.abs(np.histogram(u, 16, (0, 1))[0] / u.size - 1 / 16).max() < 0.002
     assert np.abs(np.corrcoef(u.reshape(64, -1)) - np.eye(64)).max() < 0.1
-    assert (u != np.asarray(uniform(4, jnp.arange(8)[:, None, None], jnp.arange(8)[:, None], jnp.arange(2000)))).mean() > 0.99
+    assert (u != np.asarray(uniform_at(4, jnp.arange(8)[:, None, None], jnp.arange(8)[:, None], jnp.arange(2000)))).mean() > 0.99
 
 
 def test_64_tokens_event_by_event(lm):
@@ -34,7 +34,7 @@ def test_64_tokens_event_by_event(lm):
         cache = kvjax.extend(lm, cache, tokens[at : at + 8], policy, block=1).cache
         held = np.concatenate([held, np.broadcast_to(np.arange(20 + at, 28 + at), (3, 2, 8))], -1)
         layer, head = np.indices((3, 2))[..., None]
-        u = np.asarray(uniform(5, layer, head, held, 28 + at))
+        u = np.asarray(uniform_at(5, layer, head, held, 28 + at))
         index = np.stack([random_attention.kept(x, budget=32, prompt=20, recent=4) for x in u])
         held = np.take_along_axis(held, index, -1)
         for i in range(3):
