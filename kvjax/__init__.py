@@ -6,7 +6,6 @@ In the order of the data path: `prefill` a prompt once, `compress` it with any n
 from kvjax import allocate, codec, encode, evidence, gates, merge, methods, placement, retrieve, score, select, train
 from kvjax.by_layer import by_layer
 from kvjax import core
-from kvjax import allocate, codec, core, encode, evidence, gates, merge, methods, placement, retrieve, score, select, train
 from kvjax.cache import KVCache, stack
 from kvjax.compress import PromptScores, compress, score_prompt
 from kvjax.decode import Decoded, Extended, Greedy, Sample, decode, extend, stream

@@ -30,11 +30,6 @@ from kvjax.allocate.whole_layers import WholeLayers
 __all__ = [
     "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Everything",
     "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
-    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "Pyramid", "PyramidRounded", "Raw", "Reciprocal",
-    "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
+    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw",
+    "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
 ]  # fmt: skip
-    "AcrossModel", "Adaptive", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Everything", "ExactTotal",
-    "ExponentialDecay", "Floor", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference",
-    "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin",
-    "Uniform", "WholeLayers", "exact_alloc", "full_heads",
-]

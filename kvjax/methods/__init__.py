@@ -53,18 +53,10 @@ from kvjax.methods.trim_kv import trim_kv
 
 __all__ = [
     "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
-    "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "keyformer", "kivi", "knorm",
-    "kvzip", "lagkv", "lazy_eviction", "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
-    "random", "random_attention", "rkv", "roco", "scissorhands", "snapkv", "streaming_llm", "tova", "triattention", "trim_kv",
-    "ada_expected", "adakv", "cake", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o", "dapq",
-    "defensive_kv", "duo_attention", "expected_attention", "full", "h2o", "hcattention", "heterocache", "keydiff", "keyformer",
-    "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl", "non_causal_attention",
-    "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "roco", "scissorhands", "snapkv", "squeeze_attention",
-    "streaming_llm", "tova", "trim_kv",
-    "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention", "heterocache", "keydiff", "keyformer", "kivi",
-    "knorm", "kvzip", "lagkv", "lazy_eviction", "local_window", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters",
-    "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "streaming_llm", "tova",
-    "triattention", "trim_kv",
+    "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention", "heterocache", "keydiff",
+    "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
+    "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention", "rkv", "roco",
+    "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv",
 ]
 
 

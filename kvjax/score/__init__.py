@@ -27,8 +27,6 @@ from kvjax.score.recent_on_top import RecentOnTop
 from kvjax.score.reconstruction import Reconstruction
 from kvjax.score.recurrence import Recurrence
 from kvjax.score.redundancy import Redundancy
-from kvjax.score.reconstruction import Reconstruction
-from kvjax.score.recurrence import Recurrence
 from kvjax.score.retention import Retention
 from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.seldom_low import SeldomLow
@@ -40,18 +38,9 @@ from kvjax.score.worst_case import WorstCase
 
 __all__ = [
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
-    "ExpectedAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "MaxPool",
-    "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "QueryFilter",
-    "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow",
-    "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "per_slot",
-    "AccumulatedAttention", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "Drawn", "ExpectedAttention",
-    "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "MaxPool", "MeanAndVariance", "NoPool",
-    "NonCausalAttention", "OwnQueryFilter", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop",
-    "Reconstruction", "Recurrence", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention",
-    "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
     "ExpectedAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LevelledWindow",
     "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst",
-    "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads",
-    "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage",
-    "per_slot",
+    "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy",
+    "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention",
+    "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
 ]  # fmt: skip

@@ -11,8 +11,5 @@ from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
 __all__ = [
-    "BlockShare", "Chunks", "EachChunk", "HeavyRecent", "SinksAndRecent", "TopK", "TwoStages",
-]
-__all__ = ["BlockShare", "Chunks", "EachChunk", "HeavyRecent", "SinksAndRecent", "TopK", "TwoStages"]
-    "BestAndSampled", "BlockShare", "Chunks", "EachChunk", "ForcedTopK", "HeavyRecent", "TopK", "TwoStages",
+    "BestAndSampled", "BlockShare", "Chunks", "EachChunk", "ForcedTopK", "HeavyRecent", "SinksAndRecent", "TopK", "TwoStages",
 ]  # fmt: skip
