@@ -5,7 +5,6 @@ A method's file says in its docstring: `Name: what it keeps.`, the paper's title
 or pay beside the prompt ("second pass", "calibration", "training"), where it is more than `artefact=` tells.
 """
 
-import importlib
 import inspect
 import re
 from collections.abc import Mapping
@@ -62,13 +61,12 @@ class MethodInfo:
     differs: str
 
 
-def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:
-    """What is to be said of a method; bytes are of a model of this head dimension whose keys and values come in `dtype`.
+def info(module: ModuleType, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:
+    """What is to be said of the method in a module of its name.
 
-    Raises:
-        ValueError: no method of that name.
+    Bytes are of a model of this head dimension whose keys and values come in `dtype`.
     """
-    module = _module(name)
+    name = module.__name__.rsplit(".", 1)[-1]
     text, make = inspect.cleandoc(module.__doc__ or ""), getattr(module, name)
     parameters = {p.name: _default(p) for p in inspect.signature(make).parameters.values()}
     policy = make() if "required" not in parameters.values() else None
@@ -123,14 +121,6 @@ def slot_bytes(policy: Policy, head_dim: int, dtype: Any) -> tuple[int, int]:
     size = {name: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(pool)) // _MANY for name, pool in pools.items()}
     host = 0 if policy.encode.placement.on_device else size["v"]
     return sum(size.values()) - host, host
-
-
-def _module(name: str) -> ModuleType:
-    from kvjax.methods import names
-
-    if name not in names():
-        raise ValueError(f"no method is called {name!r}; there are {', '.join(names())}")
-    return importlib.import_module(f"kvjax.methods.{name}")
 
 
 def _default(parameter: inspect.Parameter) -> str:

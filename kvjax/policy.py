@@ -10,6 +10,7 @@ from kvjax import stage
 from kvjax.allocate import Uniform
 from kvjax.budget import check_budget, slots_of
 from kvjax.encode import Absolute, Stored
+from kvjax.encoder import Encoder
 from kvjax.evidence import Need, union
 from kvjax.merge import Drop
 from kvjax.retrieve import FullAttention
@@ -23,7 +24,7 @@ _SLOTS = {
     "allocate": stage.Allocator,
     "select": stage.Selector,
     "merge": stage.Merger,
-    "encode": stage.Encoder,
+    "encode": Encoder,
     "retrieve": stage.Retriever,
     "when": stage.Schedule,
 }
@@ -51,7 +52,7 @@ class Policy:
     allocate: stage.Allocator = Uniform()
     select: stage.Selector = TopK()
     merge: stage.Merger = Drop()
-    encode: stage.Encoder = Stored()
+    encode: Encoder = Stored()
     retrieve: stage.Retriever = FullAttention()
     when: stage.Schedule = AfterPrefill()
     budget: Number = 1.0

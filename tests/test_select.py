@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvjax import allocate, select
 from kvjax.kernels.select_top import select_top
-from kvjax.select.ranking import keys
+from kvjax.rank_keys import keys
 from kvjax.view import Ranking
 from tests.conftest import run_stage
 from tests.reference.adaptive import adaptive

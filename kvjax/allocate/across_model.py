@@ -6,7 +6,7 @@ from jaxtyping import Array, Int32, UInt32
 
 from kvjax.allocate.uniform import held
 from kvjax.kernels.select_top import select_top
-from kvjax.select.ranking import keys
+from kvjax.rank_keys import keys
 from kvjax.stage import Allocator
 from kvjax.view import Ranking
 

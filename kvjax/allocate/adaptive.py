@@ -9,7 +9,7 @@ from jaxtyping import Array, Int32, UInt32
 from kvjax.allocate.uniform import Uniform, held
 from kvjax.evidence import Evidence, Need
 from kvjax.kernels.select_top import select_top
-from kvjax.select.ranking import keys
+from kvjax.rank_keys import keys
 from kvjax.stage import Allocator
 from kvjax.types import Layer, Number
 from kvjax.view import LayerView, Ranking

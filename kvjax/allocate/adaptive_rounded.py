@@ -8,7 +8,7 @@ from jaxtyping import Array, Int32
 
 from kvjax.allocate.adaptive import Adaptive
 from kvjax.kernels.select_top import select_top
-from kvjax.select.ranking import keys
+from kvjax.rank_keys import keys
 from kvjax.types import Number
 from kvjax.view import Ranking
 

@@ -9,8 +9,9 @@ from jaxtyping import Array, Float32
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.retriever_state import RetrieverState
+from kvjax.encoder import Encoder
 from kvjax.kernels.ragged_attention import probabilities
-from kvjax.stage import Encoder, Retriever
+from kvjax.stage import Retriever
 
 
 @struct.dataclass

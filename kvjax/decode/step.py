@@ -17,9 +17,10 @@ from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict import LayerStep, Reader, evict
+from kvjax.encoder import Encoder
 from kvjax.kernels.append import append
 from kvjax.policy import DecodeStages, Policy
-from kvjax.stage import Encoder, Retriever
+from kvjax.stage import Retriever
 
 
 @struct.dataclass

@@ -22,12 +22,12 @@ from kvjax.encode.at_reading import scores_at_reading
 from kvjax.encode.positions import Absolute
 from kvjax.encode.tail import Tail, empty_tail, flush
 from kvjax.encode.window import Window, Windows
+from kvjax.encoder import Encoder
 from kvjax.evidence import Need
 from kvjax.kernels.append import append, behind
 from kvjax.kernels.ragged_attention import attention_with_weights, log_denominator, probabilities, ragged_attention
 from kvjax.kernels.softmax import softmax
 from kvjax.placement import OnDevice
-from kvjax.stage import Encoder
 from kvjax.types import Keys, Layer, Queries, Values
 
 

@@ -1,5 +1,6 @@
 """Published methods, one paper a file: compositions of stages that add no arithmetic of their own."""
 
+from importlib import import_module
 
 from kvjax import catalogue
 from kvjax.catalogue import MethodInfo
@@ -61,8 +62,14 @@ __all__ = [
 
 
 def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:
-    """Paper, stages, needs, when it acts, and bytes a slot: see `kvjax.catalogue.MethodInfo`."""
-    return catalogue.info(name, head_dim=head_dim, dtype=dtype)
+    """Paper, stages, needs, when it acts, and bytes a slot: see `kvjax.catalogue.MethodInfo`.
+
+    Raises:
+        ValueError: no method of that name.
+    """
+    if name not in __all__:
+        raise ValueError(f"no method is called {name!r}; there are {', '.join(names())}")
+    return catalogue.info(import_module(f"kvjax.methods.{name}"), head_dim=head_dim, dtype=dtype)
 
 
 def names() -> list[str]:

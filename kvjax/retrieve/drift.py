@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.encoder import Encoder
 from kvjax.evidence import Need, WindowQueries
 from kvjax.kernels.select_top import select_top
 from kvjax.placement import OnHost
@@ -24,7 +25,7 @@ from kvjax.score.heads import GroupMax
 from kvjax.score.last_query import focus
 from kvjax.score.pool import AvgPool
 from kvjax.select.probable import most_probable, probability_keys
-from kvjax.stage import Encoder, Retriever
+from kvjax.stage import Retriever
 from kvjax.types import Number
 
 

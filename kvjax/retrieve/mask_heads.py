@@ -9,8 +9,9 @@ from jaxtyping import Array, Bool, Float
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.encoder import Encoder
 from kvjax.retrieve.full_attention import FullAttention
-from kvjax.stage import Encoder, Retriever
+from kvjax.stage import Retriever
 from kvjax.types import Layer, Queries, table
 
 

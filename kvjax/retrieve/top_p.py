@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, Float32
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.retriever_state import RetrieverState
+from kvjax.encoder import Encoder
 from kvjax.kernels.ragged_attention import log_denominator, probabilities
 from kvjax.kernels.select_top_p import select_top_p, top_p_mask
-from kvjax.stage import Encoder, Retriever
+from kvjax.stage import Retriever
 from kvjax.types import Number
 
 PerQuery = Float32[Array, "b h g t n"]

@@ -11,10 +11,11 @@ from jaxtyping import Array, Float, Float32, Int32
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, slots_of
+from kvjax.encoder import Encoder
 from kvjax.kernels.gather_attention import gather_attention
 from kvjax.kernels.ragged_attention import ragged_attention
 from kvjax.retrieve.page_bounds import PageBounds, page_bounds, upper_bounds
-from kvjax.stage import Encoder, Retriever
+from kvjax.stage import Retriever
 from kvjax.types import ALIGN, Number, power_of_two, size_class
 
 PerPage = Float32[Array, "b h _ p"]

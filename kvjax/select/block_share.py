@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.rank_keys import rank_within
 from kvjax.score.lag import last_scored
-from kvjax.select.ranking import rank_within
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
 from kvjax.view import LayerView, Ranking

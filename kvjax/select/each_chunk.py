@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
-from kvjax.select.ranking import rank_within
+from kvjax.rank_keys import rank_within
 from kvjax.select.topk import TopK
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number

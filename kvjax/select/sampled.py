@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.kernels.select_top import ordered, select_top
 from kvjax.noise import gumbel_at
-from kvjax.select.ranking import keys
+from kvjax.rank_keys import keys
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
 from kvjax.view import LayerView, Ranking

@@ -7,7 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int32
 
 from kvjax.kernels.select_top import select_top
-from kvjax.select.ranking import keys
+from kvjax.rank_keys import keys
 from kvjax.select.topk import TopK
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number

@@ -13,11 +13,11 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 from kvjax.attend_context import AttendContext
 from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict.layer_step import LayerStep
+from kvjax.encoder import Encoder
 from kvjax.evidence import Evidence
 from kvjax.evidence.reduce import Reduction, RowsAt
 from kvjax.kernels.ragged_attention import probabilities
 from kvjax.policy import DecodeStages
-from kvjax.stage import Encoder
 from kvjax.types import Layer
 from kvjax.view import LayerView
 
