@@ -13,7 +13,7 @@ from kvjax.encode import Absolute, Stored
 from kvjax.evidence import Need, union
 from kvjax.merge import Drop
 from kvjax.retrieve import FullAttention
-from kvjax.schedule import AfterPrefill
+from kvjax.schedule import AfterPrefill, Schedule
 from kvjax.score import Recency
 from kvjax.select import TopK
 from kvjax.types import Number
@@ -25,7 +25,7 @@ _SLOTS = {
     "merge": stage.Merger,
     "encode": stage.Encoder,
     "retrieve": stage.Retriever,
-    "when": stage.Schedule,
+    "when": Schedule,
 }
 
 
@@ -53,7 +53,7 @@ class Policy:
     merge: stage.Merger = Drop()
     encode: stage.Encoder = Stored()
     retrieve: stage.Retriever = FullAttention()
-    when: stage.Schedule = AfterPrefill()
+    when: Schedule = AfterPrefill()
     budget: Number = 1.0
 
     def __post_init__(self):
@@ -139,7 +139,7 @@ class DecodeStages:
     score: stage.Scorer
     select: stage.Selector
     merge: stage.Merger
-    when: stage.Schedule
+    when: Schedule
     allocate: stage.Allocator | None = None
 
 
