@@ -113,8 +113,11 @@ class _Sizes:
 
 def slot_bytes(policy: Policy, head_dim: int, dtype: Any) -> tuple[int, int]:
     """Bytes of a slot on the device, and in host memory."""
-    pools = jax.eval_shape(lambda: empty_pools(_Sizes(head_dim), policy, _MANY, dtype))
-    size = {name: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(pool)) // _MANY for name, pool in pools.items()}
+
+    def leaves() -> dict[str, list[jax.Array]]:
+        return {name: jax.tree.leaves(pool) for name, pool in empty_pools(_Sizes(head_dim), policy, _MANY, dtype).items()}
+
+    size = {name: sum(x.size * x.dtype.itemsize for x in pool) // _MANY for name, pool in jax.eval_shape(leaves).items()}
     host = 0 if policy.encode.placement.on_device else size["v"]
     return sum(size.values()) - host, host
 
