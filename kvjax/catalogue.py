@@ -2,7 +2,7 @@
 
 A method's file says in its docstring: `Name: what it keeps.`, the paper's title between asterisks, its arXiv number, `Stages:` and
 `Differs:`. What can be read off neither these nor the code is a constant of the file: REQUIRES, a tuple of what a user must bring
-or pay beside the prompt ("second pass", "calibration", "training"), where it is more than `artefact=` tells.
+or pay beside the prompt ("second pass", "calibration", "training"), where it is more than `artefact=` and the needs tell.
 """
 
 import inspect
@@ -61,11 +61,8 @@ class MethodInfo:
     differs: str
 
 
-def info(module: ModuleType, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:
-    """What is to be said of the method in a module of its name.
-
-    Bytes are of a model of this head dimension whose keys and values come in `dtype`.
-    """
+def info(module: ModuleType, *, head_dim: int, dtype: str) -> MethodInfo:
+    """What is to be said of the method of a file; bytes are of a model of this head dimension whose numbers come in `dtype`."""
     name = module.__name__.rsplit(".", 1)[-1]
     text, make = inspect.cleandoc(module.__doc__ or ""), getattr(module, name)
     parameters = {p.name: _default(p) for p in inspect.signature(make).parameters.values()}
@@ -83,20 +80,19 @@ def info(module: ModuleType, *, head_dim: int = 128, dtype: str = "bfloat16") ->
         stages=_told(text) if policy is None else {slot: type(getattr(policy, slot)).__name__ for slot in SLOTS},
         parameters=parameters,
         evidence=() if policy is None else tuple(sorted({type(need).__name__ for need in policy.needs})),
-        requires=_required(module, parameters),
-        acts=_paragraph("Stages", text).rsplit("· ", 1)[-1].rstrip(".") if policy is None else when(policy, "budget" in parameters),
+        requires=_required(module, parameters, policy),
+        acts=_acts(text) if policy is None else when(policy),
         slot_nbytes=device,
         host_nbytes=host,
         differs=_paragraph("Differs", text),
     )
 
 
-def when(policy: Policy, evicts: bool = True) -> str:
+def when(policy: Policy) -> str:
     """When a policy evicts, in words."""
-    if not evicts:
-        return "nothing is evicted"
     if not policy.when.decoding:
-        return "after the prompt"
+        everything = policy.budget == 1.0 and isinstance(policy.budget, float) and not policy.allocate.given
+        return "nothing is evicted" if everything else "after the prompt"
     prompt = "after the prompt and " if policy.when.after_prefill else ""
     if isinstance(policy.when, Every):
         return prompt + ("at every step" if int(policy.when.k) == 1 else f"every {int(policy.when.k)} tokens")
@@ -117,8 +113,11 @@ class _Sizes:
 
 def slot_bytes(policy: Policy, head_dim: int, dtype: Any) -> tuple[int, int]:
     """Bytes of a slot on the device, and in host memory."""
-    pools = jax.eval_shape(lambda: empty_pools(_Sizes(head_dim), policy, _MANY, dtype))
-    size = {name: sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(pool)) // _MANY for name, pool in pools.items()}
+
+    def leaves() -> dict[str, list[jax.Array]]:
+        return {name: jax.tree.leaves(pool) for name, pool in empty_pools(_Sizes(head_dim), policy, _MANY, dtype).items()}
+
+    size = {name: sum(x.size * x.dtype.itemsize for x in pool) // _MANY for name, pool in jax.eval_shape(leaves).items()}
     host = 0 if policy.encode.placement.on_device else size["v"]
     return sum(size.values()) - host, host
 
@@ -127,9 +126,13 @@ def _default(parameter: inspect.Parameter) -> str:
     return "required" if parameter.default is inspect.Parameter.empty else repr(parameter.default)
 
 
-def _required(module: ModuleType, parameters: Mapping[str, str]) -> tuple[str, ...]:
-    """What the file's constant says, and a calibration where there is an artefact."""
-    given = {*vars(module).get("REQUIRES", ()), *(["calibration"] if "artefact" in parameters else [])}
+def _required(module: ModuleType, parameters: Mapping[str, str], policy: Policy | None) -> tuple[str, ...]:
+    """What the file's constant says, a calibration where there is an artefact, a second pass where a stage reads one."""
+    given = set(vars(module).get("REQUIRES", ()))
+    if "artefact" in parameters:
+        given.add("calibration")
+    if policy is not None and any(need.second_pass for need in policy.needs):
+        given.add("second pass")
     if unknown := given - set(REQUIREMENTS):
         raise ValueError(f"{module.__name__}.REQUIRES may name {', '.join(REQUIREMENTS)}; got {', '.join(sorted(unknown))}")
     return tuple(x for x in REQUIREMENTS if x in given)
@@ -150,6 +153,11 @@ def _found(pattern: str, text: str) -> str | None:
 def _paragraph(word: str, text: str) -> str:
     """What follows `word:` up to the next of the docstring's headings or an empty line, as one line."""
     return _found(rf"(?ms)^{word}: (.*?)(?=^\w+: |\n\n|\Z)", text) or ""
+
+
+def _acts(text: str) -> str:
+    """When a method acts, as its `Stages:` paragraph ends."""
+    return _paragraph("Stages", text).split(". ")[0].rsplit("· ", 1)[-1].rstrip(".")
 
 
 def _told(text: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from kvjax.encoder import Encoder
 from kvjax.evidence import Need, union
 from kvjax.merge import Drop
 from kvjax.retrieve import FullAttention
-from kvjax.schedule import AfterPrefill
+from kvjax.schedule import AfterPrefill, Schedule
 from kvjax.score import Recency
 from kvjax.select import TopK
 from kvjax.types import Number
@@ -26,7 +26,7 @@ _SLOTS = {
     "merge": stage.Merger,
     "encode": Encoder,
     "retrieve": stage.Retriever,
-    "when": stage.Schedule,
+    "when": Schedule,
 }
 
 
@@ -54,7 +54,7 @@ class Policy:
     merge: stage.Merger = Drop()
     encode: Encoder = Stored()
     retrieve: stage.Retriever = FullAttention()
-    when: stage.Schedule = AfterPrefill()
+    when: Schedule = AfterPrefill()
     budget: Number = 1.0
 
     def __post_init__(self):
@@ -140,7 +140,7 @@ class DecodeStages:
     score: stage.Scorer
     select: stage.Selector
     merge: stage.Merger
-    when: stage.Schedule
+    when: Schedule
     allocate: stage.Allocator | None = None
 
 

@@ -6,8 +6,43 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
-from kvjax.stage import Schedule, Scorer
+from kvjax.evidence import Need
+from kvjax.stage import Scorer, Stage
 from kvjax.types import Number
+
+
+class Schedule(Stage):
+    """When slots are evicted.
+
+    Attributes:
+        decoding: whether anything is evicted while decoding; if not, score, allocate, select and merge are not part of the decode
+            program.
+        after_prefill: whether the prompt is cut to its budget before the first token is decoded.
+        score: the scorer while decoding; None for the policy's own.
+        reallocate: whether budgets are shared out anew when a row is due, all its layers together.
+    """
+
+    decoding: ClassVar[bool] = False
+    after_prefill: bool = True
+    score: Scorer | None = None
+    reallocate: bool = False
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset() if self.score is None else self.score.needs
+
+    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
+        """Which heads are cut back to their budget after a step; `steps` counts a row's tokens since the prompt, `new` included."""
+        raise NotImplementedError(f"{type(self).__name__} never evicts while decoding")
+
+    def until_next(self, new: Int32[Array, " b"]) -> Int32[Array, " b"]:
+        """Most tokens a row takes before it can be due again, `new` at a time."""
+        raise NotImplementedError(f"{type(self).__name__} never shares out budgets anew")
+
+    def headroom(self, new_tokens: int, block: int) -> int:
+        """Slots a head needs above its budget to take `new_tokens` more tokens, `block` at a time."""
+        del block
+        return new_tokens
 
 
 @struct.dataclass

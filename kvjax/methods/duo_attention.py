@@ -15,6 +15,9 @@ from kvjax.schedule import Every
 from kvjax.score import Recency
 from kvjax.select import TopK
 
+#: What a user brings beside the prompt.
+REQUIRES = ("training",)
+
 
 def duo_attention(pattern: Any, sinks: int = 64, recent: int = 256) -> Policy:
     """Keep all in full heads; in the others the first `sinks` and the last `recent` tokens, after the prompt and at every step.

@@ -15,6 +15,9 @@ from kvjax.schedule import WhenFull
 from kvjax.score.retention import Retention
 from kvjax.select import TopK
 
+#: What a user brings beside the prompt.
+REQUIRES = ("training",)
+
 
 def trim_kv(gate: PyTree, budget: int | float = 512, buffer: int = 128, recent: int = 0, origin: str = "") -> Policy:
     """Keep the tokens of which most is left, after the prompt and whenever a head is full.

@@ -10,7 +10,7 @@ import pytest
 import experiments.docs as docs
 import kvjax
 from kvjax import catalogue
-from tests.conftest import policy_of
+from tests.conftest import policy_of, prepared
 
 every_method = pytest.mark.parametrize("name", kvjax.methods.names())
 
@@ -20,7 +20,6 @@ def test_each_method_says_what_it_is(name):
     info = kvjax.methods.info(name)
     assert info.name == name and info.keeps and info.acts
     assert (info.arxiv is None) == (info.year is None)
-    assert info.paper is None or info.arxiv is not None
     assert set(info.stages) <= set(catalogue.SLOTS)
 
 
@@ -44,10 +43,10 @@ def test_codes_and_values_in_host_memory():
 
 
 @every_method
-def test_bytes_of_a_slot_are_those_of_a_cache(pre, name):
+def test_bytes_of_a_slot_are_those_of_a_cache(lm, pre, name):
     policy = policy_of(name)
     device, _ = catalogue.slot_bytes(policy, 16, jnp.float32)
-    assert device == kvjax.compress(pre, policy).slot_nbytes
+    assert device == kvjax.compress(prepared(lm, pre, name), policy).slot_nbytes
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,8 @@ def test_bytes_of_a_slot_are_those_of_a_cache(pre, name):
     ],
 )
 def test_when_a_policy_acts(schedule, says):
-    assert catalogue.when(kvjax.Policy(when=schedule)) == says
+    assert catalogue.when(kvjax.Policy(when=schedule, budget=40)) == says
+    assert catalogue.when(kvjax.methods.full()) == "nothing is evicted"
 
 
 def test_a_method_that_wants_weights_is_told_by_its_file(monkeypatch):

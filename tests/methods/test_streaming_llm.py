@@ -89,6 +89,6 @@ def test_a_cache_wider_than_the_context_is_refused(lm, prompt):
         kvjax.decode(short, cache, policy, max_new_tokens=20)
 
 
-def test_what_the_prefill_must_record_is_named(pre):
+def test_what_the_prefill_must_record_is_named(lm, prompt):
     with pytest.raises(ValueError, match="Stored reads RawKeys"):
-        kvjax.compress(pre, POLICY)
+        kvjax.compress(kvjax.prefill(lm, prompt), POLICY)
