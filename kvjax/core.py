@@ -19,6 +19,7 @@ under `jax.jit`, `jax.vmap` and `jax.grad`. The stages, the kernels and the step
 A row whose heads keep more than `slots`, or whose next token finds no slot, has NaN for logits from there on.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -41,7 +42,7 @@ from kvjax.encode import Stored
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.stage import Retriever
-from kvjax.types import SLACK
+from kvjax.types import ALIGN, SLACK
 
 
 @struct.dataclass
@@ -94,7 +95,8 @@ def plan(row: PrefilledRow, policy: Policy) -> Decision:
 def pack(pre: Prefilled, policy: Policy, decided: list[Decision], *, slots: int) -> KVCache:
     """The slots that stay in regions of `slots` slots each."""
     policy, decoder = _padded(policy), pre.decoder
-    start, capacity, pool = plan_regions(np.full((decoder.layers, len(pre.rows), decoder.heads), slots))
+    asked = np.full((decoder.layers, len(pre.rows), decoder.heads), slots)
+    start, capacity, pool = plan_regions(asked, align=math.lcm(ALIGN, policy.encode.page))
     counts = jnp.concatenate([d.count for d in decided], 1)
     fits = (counts <= slots).all((0, 2))
     lengths = jnp.concatenate([row.length for row in pre.rows])

@@ -112,7 +112,7 @@ def stack(caches: list[KVCache]) -> KVCache:
 
 def _rows(pools: PyTree, axes: int = 1) -> str:
     """The shape of a slot in a pytree of pools, or of what is behind more axes."""
-    return str(jax.tree.map(lambda x: (x.shape[axes:], str(x.dtype)), pools))
+    return str([(x.shape[axes:], str(x.dtype)) for x in jax.tree.leaves(pools)])
 
 
 def _joined(trees: list[PyTree], axis: int) -> PyTree:

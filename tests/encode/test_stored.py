@@ -82,7 +82,7 @@ def test_slots_are_coded_exact_or_sinks(lm, pre, name, method):
         for side, x in enumerate(region(pre, layer, h, pos)):
             codec, window = policy.encode.codecs[side], policy.encode.windows[side]
             want, n = x.astype(np.float64), len(pos)
-            done = n if window is None else int(window.coded(np.int32(n)))
+            done = n if window is None else int(window.coded(jnp.int32(n)))
             if not codec.dense:
                 want[:done] = coded(x[:done], axis=0 if codec.page > 1 else 1)
             if window is not None:
