@@ -3,9 +3,6 @@
 In the order of the data path: `prefill` a prompt once, `compress` it with any number of policies, `decode` from each.
 """
 
-from kvjax import allocate, codec, encode, evidence, gates, merge, methods, placement, retrieve, score, select, train
-from kvjax.by_layer import by_layer
-from kvjax import core
 from kvjax import allocate, codec, core, encode, evidence, gates, merge, methods, placement, retrieve, score, select, train
 from kvjax.by_layer import by_layer
 from kvjax.cache import KVCache, stack
