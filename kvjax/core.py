@@ -13,13 +13,14 @@ under `jax.jit`, `jax.vmap` and `jax.grad`. The stages, the kernels and the step
 - `grad`: with respect to numbers of stages, parameters, and keys and values: attention over regions padded to `slots` has a
   derivative. What is discrete has none: which slots are kept, and which token is the most likely one. A number of a scorer moves a
   loss only where a stage makes scores into weights: a merger that blends by them, a bias.
-- Not here: values outside the device's memory, retrievers that keep a state, second passes made while compressing. Tables are not
+- Not here: values outside the device's memory, windows of exact slots, retrievers that keep a state. Tables are not
   checked against the model: `policy.check(decoder, length)` does that before anything is traced.
 
 A row whose heads keep more than `slots`, or whose next token finds no slot, has NaN for logits from there on.
 """
 
 import math
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -156,6 +157,8 @@ def _check(pre: Prefilled, policy: Policy) -> None:
         raise ValueError(f"the prefill did not record {', '.join(map(str, lacking))}: run kvjax.prefill(lm, ids, needs=policy)")
     if type(policy.retrieve).build is not Retriever.build:
         raise ValueError(f"{type(policy.retrieve).__name__} keeps a state that is made on the host: use kvjax.compress")
+    if any(policy.encode.windows):
+        raise ValueError("windows of exact slots beside coded ones are laid out on the host: use kvjax.compress")
     if not policy.encode.placement.on_device:
         raise ValueError(f"the core keeps values on the device; got placement={policy.encode.placement!r}: use kvjax.compress")
 
@@ -165,7 +168,7 @@ def _padded(policy: Policy) -> Policy:
     encode = policy.encode
     if type(encode) is not Stored:
         return policy
-    return policy.replace(encode=Padded(keys=encode.keys, values=encode.values, placement=encode.placement))
+    return policy.replace(encode=Padded(**{field.name: getattr(encode, field.name) for field in fields(encode)}))
 
 
 def _width(cache: KVCache) -> int:
