@@ -70,7 +70,7 @@ def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodIn
     Raises:
         ValueError: no method of that name.
     """
-    if name not in __all__:
+    if name not in names():
         raise ValueError(f"no method is called {name!r}; there are {', '.join(names())}")
     return catalogue.info(import_module(f"kvjax.methods.{name}"), head_dim=head_dim, dtype=dtype)
 
