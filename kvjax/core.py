@@ -112,6 +112,7 @@ def pack(pre: Prefilled, policy: Policy, decided: list[Decision], *, slots: int)
         logits=_or_nan(jnp.stack([row.logits for row in pre.rows]), fits),
         evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
         placement=policy.encode.placement,
+        positions=policy.encode.positions,
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32, PyTree, Shaped
+from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.codec.codec import Codec
 from kvjax.codec.packing import pack, unpack, words
@@ -20,12 +20,12 @@ class AffineRows:
 
     Attributes:
         words: [.., w] by slot, codes along channels; [.., w, d] by page, codes along tokens.
-        scale, low: [.., d / group] by slot; [.., d] by page.
+        scale, low: [.., d / group] by slot; [.., d] by page.   Arrays, or their shapes.
     """
 
-    words: Shaped[Array, "..."]
-    scale: Shaped[Array, "..."]
-    low: Shaped[Array, "..."]
+    words: Any
+    scale: Any
+    low: Any
 
 
 def affine(x: Float[Array, "*a g"], bits: int, store: Any) -> tuple[Int32[Array, "*a g"], Float[Array, "*a"], Float[Array, "*a"]]:
