@@ -8,7 +8,6 @@ decoding, `Every(k, score=...)`.
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -38,8 +37,10 @@ class SelectByLayer(LayerKinds, Selector):
         return jnp.stack([self.at(layer).protected(view, budget[layer]) for layer in range(budget.shape[0])])
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
+        if ranking.layers > budget.shape[0]:
+            raise ValueError("a selector by layer must be given all layers at once: compress the prompt after its prefill")
         parts = self.parts(budget.shape[0])
-        kept = [kind(jax.tree.map(lambda x, at=at: x[at], ranking), budget[at]) for kind, at in parts]
+        kept = [kind(ranking.part(at), budget[at]) for kind, at in parts]
         return jnp.concatenate(kept)[np.argsort(np.concatenate([at for _, at in parts]))]
 
 

@@ -1,6 +1,8 @@
 """The dense view of a layer that policies see, the same after prefill and while decoding."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, PyTree, Shaped
@@ -77,6 +79,12 @@ class Ranking:
     def layers(self) -> int:
         """Layers of the model."""
         return self.valid.shape[0] if self.of is None else self.of
+
+    def part(self, layers: np.ndarray) -> "Ranking":
+        """Some of these layers, ranked as if they were the whole model."""
+        dense = {name: getattr(self, name)[layers] for name in ("scores", "protected", "valid", "pos")}
+        second, measured = jax.tree.map(lambda x: x[layers], (self.second, self.measured))
+        return Ranking(**dense, second=second, measured=measured)
 
     def own(self, of_model: Shaped[Array, "m *rest"]) -> Shaped[Array, "l *rest"]:
         """What is known of every layer of the model, of these layers alone."""

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -72,7 +71,7 @@ class AllocateByLayer(LayerKinds, Allocator):
     def _part(self, ranking: Ranking, kind: int, layers: np.ndarray) -> Ranking:
         """The ranking of some layers, with what their kind's allocator measured."""
         mine = ranking.replace(measured=ranking.measured[kind] if ranking.measured else ())
-        return jax.tree.map(lambda x: x[layers], mine)
+        return mine.part(layers)
 
     def _shared(self, ranking: Ranking, left: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         """`left` slots in all to the heads of the layers ranked."""
