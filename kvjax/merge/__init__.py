@@ -1,6 +1,7 @@
 """Mergers: evicted slots into kept ones."""
 
 from kvjax.merge.chance import ByChance
+from kvjax.merge.dense import IntoDense, LargestDot, SmallestDistance
 from kvjax.merge.drop import Drop
 from kvjax.merge.nearest import NearestKey
 from kvjax.merge.weighted import (
@@ -19,6 +20,7 @@ from kvjax.merge.weighted import (
 )
 
 __all__ = [
-    "Average", "ByChance", "Drop", "EMA", "Feature", "Fixed", "KeyLikeness", "NearestKey", "NoThreshold", "OwnLikeness",
-    "ProportionalNearest", "ScatterMean", "SoftmaxWeights", "ValueLikeness", "WeightedNearest",
+    "Average", "ByChance", "Drop", "EMA", "Feature", "Fixed", "IntoDense", "KeyLikeness", "LargestDot", "NearestKey",
+    "NoThreshold", "OwnLikeness", "ProportionalNearest", "ScatterMean", "SmallestDistance", "SoftmaxWeights", "ValueLikeness",
+    "WeightedNearest",
 ]

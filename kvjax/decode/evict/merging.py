@@ -53,8 +53,9 @@ def _changed(
     view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode: Stored,
     fitted: tuple[PyTree, PyTree],
 ) -> Changed:  # fmt: skip
-    """The kept slots whose key or value is another after merging."""
+    """The kept slots whose key, value or bias is another after merging."""
     touched = keep & ((view.k != merged.k).any(-1) | (view.v != merged.v).any(-1))
+    touched = touched if view.bias is None else touched | keep & (view.bias != merged.bias)
     order = first(touched)
 
     def sort(x: Array) -> Array:

@@ -1,0 +1,57 @@
+"""A few dense slots that averages of evicted tokens live in, beside top and recent tokens (ZeroMerge)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Int32
+
+from kvjax.kernels.select_top import select_top
+from kvjax.rank_keys import keys
+from kvjax.stage import Selector
+from kvjax.types import Mask, Number
+from kvjax.view import LayerView, Ranking
+
+
+def tail_slots(budget: Int32[Array, "*b"], share: Number) -> Int32[Array, "*b"]:
+    """max(2, int(b · share)), but at most b."""
+    return jnp.minimum(jnp.maximum(jnp.floor(budget * share * (1 + 1e-6)).astype(jnp.int32), 2), budget)
+
+
+def run_starts(rest: Bool[Array, "*b n"], runs: Any) -> Bool[Array, "*b n"]:
+    """The first of each of `runs` consecutive runs of the slots in `rest`; the first count mod runs of them are one longer."""
+    count, rank = rest.sum(-1, keepdims=True), jnp.cumsum(rest, -1) - 1
+    runs = jnp.minimum(runs, count)
+    short, longer = count // jnp.maximum(runs, 1), count % jnp.maximum(runs, 1)
+    behind = rank - longer * (short + 1)
+    start = jnp.where(behind < 0, rank % (short + 1) == 0, behind % jnp.maximum(short, 1) == 0)
+    return rest & start
+
+
+@struct.dataclass
+class DenseAndTop(Selector):
+    """Of b slots `dense` stay for averages, the last max(2, int(b · tail_share)) tokens stay, the best others fill the rest.
+
+    A head without averages starts: what is neither recent nor among the best is cut into `dense` runs, whose first slots stay.
+    From then on slots with a bias, which say how many tokens they hold, are the dense ones.
+
+    Source: ZeroMerge, arXiv 2503.10714, section 3.
+    """
+
+    dense: int = struct.field(pytree_node=False, default=1)
+    tail_share: Number = 0.1
+
+    def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
+        oldest = view.length[:, None] - tail_slots(budget, self.tail_share)
+        recent = view.pos >= oldest[..., None]
+        return view.valid & (recent if view.bias is None else recent | (view.bias > 0))
+
+    def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
+        b = jnp.maximum(budget, 1)
+        newest = jnp.where(ranking.valid, ranking.pos, -1).max(-1, keepdims=True)
+        recent = ranking.pos > newest - tail_slots(b, self.tail_share)[..., None]
+        ready = (ranking.protected & ~recent).any(-1, keepdims=True)
+        order, over = keys(ranking), ranking.valid.sum(-1) > b
+        single = select_top(order, jnp.maximum(b - self.dense, 0))
+        starting = single | run_starts(ranking.valid & ~single, jnp.minimum(self.dense, b)[..., None])
+        return jnp.where(ready | ~over[..., None], select_top(order, b), starting)
