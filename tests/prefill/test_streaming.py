@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import kvjax
 from kvjax.allocate import Adaptive, AttentionVariance, PyramidRounded, WholeLayers
+from kvjax.encode import Cast, Rerotated, Slide, Stored
 from models import llama, random
 from tests.conftest import compilations, ids_of, policy_of, toy_config
 from tests.decode_loop import unchecked
@@ -19,7 +20,8 @@ streaming = import_module("kvjax.compress.streaming")
 
 def by_layer(policy) -> bool:
     """Whether a policy can be streamed."""
-    return policy.allocate.by_layer and not policy.retrieve.reads_prompt and not any(n.second_pass for n in policy.needs)
+    once = not policy.retrieve.reads_prompt and not any(need.second_pass for need in policy.needs)
+    return policy.allocate.by_layer and once and policy.encode.page == 1
 
 
 METHODS = [name for name in kvjax.methods.names() if by_layer(policy_of(name))]
@@ -29,8 +31,10 @@ CROSSED = {
     "whole layers": policy_of("snapkv").replace(allocate=WholeLayers(layers=(0, -1))),
     "merged, uniform": policy_of("d2o").replace(allocate=kvjax.allocate.Uniform()),
     "roles": policy_of("snapkv").replace(allocate=policy_of("heterocache").allocate),
-    "values on the host": policy_of("adakv").replace(encode=kvjax.encode.Stored(placement=kvjax.placement.OnHost())),
-    "values by callback": policy_of("adakv").replace(encode=kvjax.encode.Stored(placement=kvjax.placement.ByCallback())),
+    "values on the host": policy_of("adakv").replace(encode=Stored(placement=kvjax.placement.OnHost())),
+    "an exact tail": policy_of("adakv").replace(encode=Stored(keys=Cast("bfloat16"), values=Cast("bfloat16"), window=Slide(8))),
+    "re-rotated": policy_of("snapkv").replace(encode=Stored(positions=Rerotated())),
+    "values by callback": policy_of("adakv").replace(encode=Stored(placement=kvjax.placement.ByCallback())),
 }
 
 
@@ -44,7 +48,7 @@ def assert_same(one: kvjax.KVCache, two: kvjax.KVCache, atol: float) -> None:
     used = np.concatenate([np.arange(s, s + n) for s, n in zip(one.start.reshape(-1), one.lengths.reshape(-1), strict=True)])
     values = [cache.placement.take(cache.v, jnp.asarray(used, jnp.int32)) for cache in (one, two)]
     slots = [jax.tree.map(lambda x: np.asarray(x)[used], (cache.k, cache.pos, cache.state)) for cache in (one, two)]
-    rest = [(cache.evidence, cache.memory) for cache in (one, two)]
+    rest = [(cache.evidence, cache.memory, cache.fitted, cache.tails) for cache in (one, two)]
     for a, b in zip(jax.tree.leaves((values[0], slots[0], rest[0])), jax.tree.leaves((values[1], slots[1], rest[1])), strict=True):
         assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), atol=atol)
 
@@ -123,6 +127,7 @@ def test_what_needs_all_layers_is_refused_before_tracing(lm, prompt):
         (ValueError, "AcrossModel needs the scores of all layers", stream(policy_of("kvzip"))),
         (ValueError, "second pass over all layers", stream(policy_of("kvzip").replace(allocate=kvjax.allocate.Uniform()))),
         (ValueError, "PivotRefresh keeps all of the prompt's keys", stream(policy_of("heterocache"))),
+        (ValueError, "codes 8 slots at once", stream(policy_of("kivi"))),
         (ValueError, "leave needs= and all_logits= out", stream(policy_of("snapkv"), needs=policy_of("snapkv"))),
         (ValueError, "leave needs= and all_logits= out", stream(policy_of("snapkv"), all_logits=True)),
     ]
