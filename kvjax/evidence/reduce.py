@@ -156,8 +156,8 @@ class HitGaps(Reduction):
         return f"hit_gaps_{self.alpha}"
 
     def empty(self, shape: tuple[int, int, int, int]) -> Hits:
-        never = jnp.full(shape, -1, jnp.int32)
-        return Hits(first=never, last=never, gap=jnp.zeros(shape, jnp.int32))
+        first, last = (jnp.full(shape, -1, jnp.int32) for _ in range(2))  # two arrays: a program that is given both owns both
+        return Hits(first=first, last=last, gap=jnp.zeros(shape, jnp.int32))
 
     def of_rows(self, p: Rows, positions: Int32[Array, "b t"], visible: Bool[Array, "b h g t n"]) -> Hits:
         at = positions[:, None, None, :, None]

@@ -47,7 +47,7 @@ def assert_same(one: kvjax.KVCache, two: kvjax.KVCache, atol: float) -> None:
     assert jax.tree.structure(one) == jax.tree.structure(two)
     used = np.concatenate([np.arange(s, s + n) for s, n in zip(one.start.reshape(-1), one.lengths.reshape(-1), strict=True)])
     values = [cache.placement.take(cache.v, jnp.asarray(used, jnp.int32)) for cache in (one, two)]
-    slots = [jax.tree.map(lambda x: np.asarray(x)[used], (cache.k, cache.pos, cache.state)) for cache in (one, two)]
+    slots = [jax.tree.map(lambda x: x[used], (cache.k, cache.pos, cache.state)) for cache in (one, two)]
     rest = [(cache.evidence, cache.memory, cache.fitted, cache.tails) for cache in (one, two)]
     for a, b in zip(jax.tree.leaves((values[0], slots[0], rest[0])), jax.tree.leaves((values[1], slots[1], rest[1])), strict=True):
         assert_allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), atol=atol)
