@@ -43,7 +43,8 @@ def generate(
     lm, ids = load_and_encode(model, dtype, text, chat=chat)
     with err.status(f"reading {len(ids)} tokens"):
         began = time.perf_counter()
-        pre = jax.block_until_ready(kvjax.prefill(lm, ids, needs=named.policy))
+        pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids, needs=named.policy), named.policy)
+        jax.block_until_ready(pre)
         prefill_seconds = time.perf_counter() - began
         cache = kvjax.compress(pre, named.policy)
     key = jax.random.key(seed)

@@ -28,7 +28,8 @@ def show(
     named = policy_of(policy, budget)
     lm, ids = load_and_encode(model, dtype, prompt_text(prompt, prompt_file), chat=chat)
     with err.status(f"reading {len(ids)} tokens"):
-        cache = kvjax.compress(kvjax.prefill(lm, ids, needs=named.policy), named.policy)
+        pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids, needs=named.policy), named.policy)
+        cache = kvjax.compress(pre, named.policy)
         mask = kept_mask(cache, len(ids))
     facts = {
         "model": f"{lm.name} ({dtype})",
