@@ -89,7 +89,7 @@ def stack(caches: list[KVCache]) -> KVCache:
     states, first = [c.retrieval for c in caches], caches[0]
     joined = KVCache(
         k=_joined([c.k for c in caches], 0),
-        v=first.placement.concatenate([c.v for c in caches]),
+        v=_joined([c.v for c in caches], 0) if first.placement.on_device else first.placement.concatenate([c.v for c in caches]),
         pos=_joined([c.pos for c in caches], 0),
         state=_joined([c.state for c in caches], 0),
         start=start,
