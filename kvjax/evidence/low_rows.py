@@ -40,8 +40,8 @@ class LowRows(Reduction):
         return f"low_rows_{self.window}"
 
     def empty(self, shape: tuple[int, int, int, int]) -> LowBits:
-        nothing = jnp.zeros((*shape, self.window // 32), jnp.uint32)
-        return LowBits(low=nothing, read=nothing)
+        low, read = (jnp.zeros((*shape, self.window // 32), jnp.uint32) for _ in range(2))  # a program may take over each
+        return LowBits(low=low, read=read)
 
     def of_rows(self, p: Rows, positions: Int32[Array, "b t"], visible: Bool[Array, "b h g t n"]) -> LowBits:
         real = visible.any((1, 2, 4))

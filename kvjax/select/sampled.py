@@ -37,7 +37,8 @@ class BestAndSampled(Selector):
         sampled: share of the slots that is drawn.   seed: an integer.
         ends: protected tokens, as a share of the text.   sinks, least: see above.
 
-    Noise belongs to a layer (counted from the first that is cut with it), head and position.
+    Noise belongs to a layer (after the prompt the model's; while decoding counted from the first that is cut with it), head and
+    position.
     Source: NaCL, arXiv 2408.03675, algorithm 1.
     """
 
@@ -58,5 +59,5 @@ class BestAndSampled(Selector):
         best = select_top(keys(ranking), budget - drawn)
         layers, _, heads, _ = ranking.scores.shape
         layer, head = (jnp.arange(x, dtype=jnp.int32) for x in (layers, heads))
-        noise = gumbel_at(self.seed, layer[:, None, None, None], head[:, None], ranking.pos)
+        noise = gumbel_at(self.seed, ranking.first + layer[:, None, None, None], head[:, None], ranking.pos)
         return best | sample(ranking.scores, noise, ranking.valid & ~best, drawn)
