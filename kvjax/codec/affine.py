@@ -4,6 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.codec.codec import Codec
@@ -36,7 +37,8 @@ def affine(x: Float[Array, "*a g"], bits: int, store: Any) -> tuple[Int32[Array,
     """
     x, top = x.astype(jnp.float32), (1 << bits) - 1
     low = x.min(-1)
-    scale, low = ((x.max(-1) - low) / top).astype(store), low.astype(store)
+    levels = lax.optimization_barrier(jnp.float32(top))  # a constant would be multiplied with as its rounded reciprocal
+    scale, low = ((x.max(-1) - low) / levels).astype(store), low.astype(store)
     step = jnp.where(scale > 0, scale, jnp.ones((), scale.dtype)).astype(jnp.float32)
     codes = jnp.round((x - low.astype(jnp.float32)[..., None]) / step[..., None])
     return jnp.clip(codes, 0, top).astype(jnp.int32), scale, low

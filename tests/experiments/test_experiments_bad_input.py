@@ -44,7 +44,7 @@ def one_line(err):
         ("adakv:alpha=1e300", "alpha: expected a number from 0 on"),
         ("tova:protect_last=1", "protect_last: expected True or False, got '1'"),
         ("d2o:ratio=3", "ratio: expected two numbers such as (3, 1), got '3'"),
-        ("quest:tokens=1.5", "tokens: expected a whole number up to 1048576, or a share in (0, 1]"),
+        ("quest:token_budget=1.5", "token_budget: expected a whole number up to 1048576, or a share in (0, 1]"),
         ("snapkv:window=" + "(" * 10_000, "window: expected a whole number"),
     ],
 )
@@ -57,7 +57,7 @@ def test_values_of_policies(spec, said):
 def test_values_of_every_kind():
     assert parse_policy("d2o:ratio=(1, 1),sinks=2", 0.5).policy == kvjax.methods.d2o(budget=0.5, ratio=(1, 1), sinks=2)
     assert parse_policy("tova:protect_last=True", 9).policy == kvjax.methods.tova(budget=9, protect_last=True)
-    assert parse_policy("quest:tokens=0.5,size=8", 9).policy == kvjax.methods.quest(tokens=0.5, size=8)
+    assert parse_policy("quest:token_budget=0.5,page_size=8", 9).policy == kvjax.methods.quest(token_budget=0.5, page_size=8)
     assert parse_policy("hcattention:artefact=None", 9).policy == kvjax.methods.hcattention(artefact=None)
     assert split_specs("d2o:ratio=(1,1),sinks=2,tova") == ["d2o:ratio=(1,1),sinks=2", "tova"]
 
