@@ -45,7 +45,7 @@ def test_codes_and_words_are_the_references(bits, reduce, store):
     codec = Affine(bits=bits, group=group, reduce=reduce, store=store)
     rows = codec.encode(jnp.asarray(x))
     want = reference.quantise(x, bits=bits, group=group, axis=axis, store=np.dtype(store).type)
-    rounding = 0 if store == "float16" else 1.2e-7  # a difference and a division in float32
+    rounding = 0 if store == "float16" else 2.5e-7  # a difference and a division in float32
     np.testing.assert_allclose(np.asarray(rows.scale, np.float64), want.scale, rtol=rounding)
     np.testing.assert_array_equal(np.asarray(rows.low, np.float64), want.low)
     codes = want.codes.reshape(2, 3, 3, group, 32) if reduce == "token" else want.codes
