@@ -111,7 +111,7 @@ def needs_of(needs: Any) -> frozenset[ev.Need]:
     """A policy, several policies, or a set of evidence → the evidence they need."""
     if isinstance(needs, frozenset | set):
         return frozenset(needs)
-    if isinstance(needs, list | tuple):
+    if isinstance(needs, Iterable):
         return ev.union(*(policy.needs for policy in needs))
     return needs.needs
 
