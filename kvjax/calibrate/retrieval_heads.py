@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 
 def once(generated: Sequence[int], span: Sequence[int]) -> Int[np.ndarray, " t"]:
-    """1[y_t in the span]: a token counts once, however often the span holds it (the paper's K1)."""
+    """1[y_t in the span]: a token counts once, however often the span holds it."""
     return np.array([int(y in span) for y in generated], np.int64)
 
 

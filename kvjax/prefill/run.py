@@ -125,26 +125,7 @@ def prefill(
     lm, prompts, *, needs: Any = ev.STANDARD, attention: PrefillAttention = CausalAttention(), chunk: int | None = None,
     all_logits: bool = False,
 ) -> Prefilled:  # fmt: skip
-    """Run prompts through the model and keep what any policy may ask for.
-
-    Attention is causal, computed tile by tile: memory is linear in the length. Prompts are padded to one of 8 buckets a power of
-    two.
-
-    Args:
-        lm: a language model (`models.load`).
-        prompts: token ids, or a list of them; rows may differ in length.
-        needs: what to record: a policy, a list of policies, or a set of `kvjax.evidence` needs. The default serves every method in
-            `kvjax.methods`; naming the policies you will use saves the second pass of those that read attention sums.
-        attention: CausalAttention(), or StarAttention(size, anchor, tail) for an approximation that is linear in the length.
-        chunk: tokens run through the layers at a time (a multiple of 64), which bounds activation memory. By default prompts of
-            up to 2,048 tokens are run whole, longer ones 1,024 at a time.
-        all_logits: keep the logits of every position (n·v floats a row, zeros behind the prompt).
-
-    Raises:
-        ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context, a chunk or an attention
-            that does not fit.
-        FloatingPointError: the model produced NaN or infinite logits.
-    """
+    """Prompts through the model, dense keys and values kept: arguments and errors as in `kvjax.read.prefill`."""
     rows = check_prompts(prompts, lm.decoder)
     attention.check(lm.decoder, chunk)
     wanted = resolve_needs(needs)

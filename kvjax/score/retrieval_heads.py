@@ -17,7 +17,7 @@ from kvjax.view import LayerView
 
 
 def head_scores(mass: Float32[Array, "b r n"], before: Bool[Array, "b r n"], pool: Any) -> Float32[Array, "b r n"]:
-    """p^h = pool(mass) over the columns before the window, zeros outside them; the window's columns keep their mass (K2)."""
+    """p^h = pool(mass) over the columns before the window, zeros outside them; the window's columns keep their mass."""
     return jnp.where(before, pool(jnp.where(before, mass, 0.0)), mass)
 
 
