@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxtyping import Array, Int32
 
+from kvjax.protocols import Rope
 from kvjax.types import Layer
 
 
@@ -26,8 +27,8 @@ class AttendContext:
     window: int | None
     padded_slots: int
     encode: Any
-    rope: Any = None
+    rope: Rope | None = None
 
-    def replace(self, **changes: Any) -> "AttendContext":
+    def replace(self, **changes: object) -> "AttendContext":
         """The same reading with some fields changed."""
         return replace(self, **changes)

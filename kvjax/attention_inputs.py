@@ -8,7 +8,8 @@ from jaxtyping import Array, Float
 class AttentionInputs:
     """One layer's attention inputs, grouped by KV head; `attend(inputs) -> (out [b h g t d], aux)` is all a model knows.
 
-    What nobody reads is dropped by the compiler.
+    What nobody reads is dropped by the compiler. While decoding, needs of the step alone are given the fields that some need
+    `reads`; the others are None then.
 
     Attributes:
         q: queries after the rotary embedding.
@@ -20,11 +21,11 @@ class AttentionInputs:
         w_o: the output projection as heads see it: the layer adds Σ_hgd out · w_o to the residual stream.
     """
 
-    q: Float[Array, "b h g t d"]
-    k: Float[Array, "b h t d"]
-    v: Float[Array, "b h t d"]
-    q_raw: Float[Array, "b h g t d"]
-    k_raw: Float[Array, "b h t d"]
-    x: Float[Array, "b t e"]
-    residual: Float[Array, "b t e"]
-    w_o: Float[Array, "e h g d"] | None
+    q: Float[Array, "b h g t d"] | None = None
+    k: Float[Array, "b h t d"] | None = None
+    v: Float[Array, "b h t d"] | None = None
+    q_raw: Float[Array, "b h g t d"] | None = None
+    k_raw: Float[Array, "b h t d"] | None = None
+    x: Float[Array, "b t e"] | None = None
+    residual: Float[Array, "b t e"] | None = None
+    w_o: Float[Array, "e h g d"] | None = None

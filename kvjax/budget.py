@@ -1,22 +1,23 @@
 """Budgets as users give them: slots, or a share of the prompt."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32, Int32
+from jaxtyping import Array, Float32, Int32, PyTree
+
+from kvjax.types import Number
 
 
-def number_of(x: Any) -> Any:
+def number_of(x: object) -> PyTree:
     """A NumPy or JAX scalar with a value as the Python number it is; anything else as it is."""
     if isinstance(x, jax.core.Tracer) or not isinstance(x, np.generic | np.ndarray | jax.Array):
         return x
     return x.item() if np.ndim(x) == 0 else x
 
 
-def check_budget(budget: Any) -> None:
+def check_budget(budget: Number) -> None:
     """A positive integer of slots, or a share in (0, 1]; anything traced, or a pytree's placeholder, passes.
 
     Raises:
@@ -33,7 +34,7 @@ def check_budget(budget: Any) -> None:
         )
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
 
 
@@ -45,14 +46,14 @@ def slots_of(budget: int | float, length: int) -> int:
     return max(1, math.floor(length * float(value) + 1e-9))
 
 
-def share_of(budget: Any, length: Int32[Array, " b"]) -> Float32[Array, " b"]:
+def share_of(budget: Number, length: Int32[Array, " b"]) -> Float32[Array, " b"]:
     """A budget inside a program, slots or a share, as a share of `length` tokens, at most 1."""
     budget = jnp.asarray(budget)
     share = budget / length if jnp.issubdtype(budget.dtype, jnp.integer) else jnp.broadcast_to(budget, length.shape)
     return jnp.minimum(share, 1.0).astype(jnp.float32)
 
 
-def slots_in(budget: Any, length: Int32[Array, " b"]) -> Int32[Array, " b"]:
+def slots_in(budget: Number, length: Int32[Array, " b"]) -> Int32[Array, " b"]:
     """A budget inside a program as slots of `length` tokens, at least 1: see `slots_of`."""
     budget = jnp.asarray(budget)
     slots = budget if jnp.issubdtype(budget.dtype, jnp.integer) else jnp.floor(length * budget * (1 + 1e-6))

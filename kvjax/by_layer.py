@@ -6,7 +6,6 @@ decoding, `Every(k, score=...)`.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +15,7 @@ from jaxtyping import Array, Bool, Float32, Int32, PyTree
 from kvjax.allocate.by_layer import AllocateByLayer
 from kvjax.layer_kinds import LayerKinds
 from kvjax.stage import Allocator, Merger, Scorer, Selector
-from kvjax.types import Mask
+from kvjax.types import Layer, Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -56,7 +55,7 @@ class MergeByLayer(LayerKinds, Merger):
     def biased(self) -> bool:
         return any(kind.biased for kind in self.stages)
 
-    def at(self, layer: Any) -> "MergerOfKind":
+    def at(self, layer: Layer) -> "MergerOfKind":
         return MergerOfKind(kinds=tuple(kind.at(layer) for kind in self.stages), index=self.kind_of(layer))
 
     def init(self, shape: tuple[int, int, int]) -> PyTree:
@@ -95,7 +94,7 @@ class MergerOfKind(Merger):
         return merged.replace(state=state), _with(memory, self.index, left)
 
 
-def _with(parts: tuple, index: int, part: Any) -> tuple:
+def _with(parts: tuple, index: int, part: object) -> tuple:
     """The parts with one of them changed."""
     return (*parts[:index], part, *parts[index + 1 :])
 
@@ -108,7 +107,7 @@ _KINDS: dict[type, type] = {
 }
 
 
-def by_layer(stage: Any, others: Mapping[int | tuple[int, ...], Any]) -> Any:
+def by_layer(stage: object, others: Mapping[int | tuple[int, ...], PyTree]) -> PyTree:
     """One stage for some layers and another for the rest: a scorer, an allocator, a selector or a merger.
 
     Args:

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from kvjax.compress.pack import empty_pools
 from kvjax.policy import Policy
@@ -111,7 +111,7 @@ class _Sizes:
     max_positions: int = 1 << 16
 
 
-def slot_bytes(policy: Policy, head_dim: int, dtype: Any) -> tuple[int, int]:
+def slot_bytes(policy: Policy, head_dim: int, dtype: DTypeLike) -> tuple[int, int]:
     """Bytes of a slot on the device, and in host memory."""
 
     def leaves() -> dict[str, list[jax.Array]]:

@@ -1,12 +1,13 @@
 """Checks that run before anything is traced; messages say what was expected, what came, and what to do."""
 
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from kvjax.protocols import Decoder
 
-def as_rows(prompts: Any) -> list[list[int]]:
+
+def as_rows(prompts: object) -> list[list[int]]:
     """Token ids or a list of them → a list of rows."""
     if isinstance(prompts, str):
         raise TypeError("prompts must be token ids; got a string: encode it with lm.encode(text), or call kvjax.generate")
@@ -15,7 +16,7 @@ def as_rows(prompts: Any) -> list[list[int]]:
     return [_ids(row) for row in prompts]
 
 
-def _ids(row: Any) -> list[int]:
+def _ids(row: object) -> list[int]:
     """One row of token ids as Python integers."""
     found = np.asarray(row)
     if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
@@ -23,7 +24,7 @@ def _ids(row: Any) -> list[int]:
     return found.reshape(-1).tolist()
 
 
-def check_known(ids: Any, vocab: int) -> list[list[int]]:
+def check_known(ids: object, vocab: int) -> list[list[int]]:
     """Rows of ids, all in the vocabulary; rows may be empty."""
     rows = as_rows(ids)
     for r, row in enumerate(rows):
@@ -33,7 +34,7 @@ def check_known(ids: Any, vocab: int) -> list[list[int]]:
     return rows
 
 
-def check_prompts(prompts: Any, decoder: Any) -> list[list[int]]:
+def check_prompts(prompts: object, decoder: Decoder) -> list[list[int]]:
     """Rows of ids, none empty, none outside the vocabulary, none longer than the model's context."""
     rows = as_rows(prompts)
     if not rows:
@@ -52,7 +53,7 @@ def check_prompts(prompts: Any, decoder: Any) -> list[list[int]]:
     return rows
 
 
-def check_finite(x: Any, what: str) -> None:
+def check_finite(x: object, what: str) -> None:
     """Raise if any value is NaN or infinite."""
     if not bool(jnp.isfinite(x).all()):
         raise FloatingPointError(f"{what} hold NaN or infinite values: check the weights, or load the model in float32")
@@ -65,7 +66,7 @@ def check_new_tokens(max_new_tokens: int) -> int:
     return int(max_new_tokens)
 
 
-def check_headroom(headroom: Any) -> int:
+def check_headroom(headroom: object) -> int:
     """An integer of 0 or more."""
     if isinstance(headroom, bool) or not isinstance(headroom, int | np.integer) or headroom < 0:
         raise ValueError(f"headroom is a number of slots per KV head, an integer of 0 or more; got {headroom!r}")

@@ -22,7 +22,6 @@ A row whose heads keep more than `slots`, or whose next token finds no slot, has
 import math
 from dataclasses import fields
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,8 +41,9 @@ from kvjax.decode.step import step as step_of
 from kvjax.encode import Stored
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+from kvjax.protocols import Decoder
 from kvjax.stage import Retriever
-from kvjax.types import ALIGN, SLACK
+from kvjax.types import ALIGN, SLACK, Number
 
 
 @struct.dataclass
@@ -116,7 +116,7 @@ def pack(pre: Prefilled, policy: Policy, decided: list[Decision], *, slots: int)
     )
 
 
-def step(params: PyTree, decoder: Any, policy: Policy, cache: KVCache, token: Int32[Array, " b"]) -> KVCache:
+def step(params: PyTree, decoder: Decoder, policy: Policy, cache: KVCache, token: Int32[Array, " b"]) -> KVCache:
     """One token a row: through the model, appended, and evicted if the policy says so; `cache.logits` are of the next."""
     spec = Spec.of(decoder, _padded(policy), _width(cache))
     fits = (cache.length < cache.capacity).all((0, 2))
@@ -125,7 +125,7 @@ def step(params: PyTree, decoder: Any, policy: Policy, cache: KVCache, token: In
 
 
 def decode(
-    params: PyTree, decoder: Any, policy: Policy, cache: KVCache, *, steps: int, tokens: Int32[Array, "b t"] | None = None
+    params: PyTree, decoder: Decoder, policy: Policy, cache: KVCache, *, steps: int, tokens: Int32[Array, "b t"] | None = None
 ) -> tuple[Int32[Array, "b t"], Float32[Array, "b t v"], KVCache]:
     """(tokens, the logits each was chosen from, the cache after them) of `steps` steps; the most likely tokens, or those given.
 
@@ -143,7 +143,7 @@ def decode(
     return jnp.swapaxes(chosen, 0, 1), jnp.swapaxes(logits, 0, 1), cache
 
 
-def _slots_of(budget: Any, length: Int32[Array, "1"]) -> Int32[Array, "1"]:
+def _slots_of(budget: Number, length: Int32[Array, "1"]) -> Int32[Array, "1"]:
     """A budget as slots per KV head: whole numbers as they are, shares as floor(share · length), at least 1, in float32."""
     if jnp.issubdtype(jnp.result_type(budget), jnp.integer):
         return jnp.broadcast_to(jnp.asarray(budget, jnp.int32), length.shape)

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float32, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.protocols import Cache
 from kvjax.stage import Stage
 from kvjax.types import Keys, Layer, Queries, Values
 
@@ -32,32 +34,32 @@ class Encoder(Stage):
         """Whether attention needs a static bound on the slots of a region."""
         return not self.dense
 
-    def flush(self, cache: Any) -> Any:
+    def flush(self, cache: Cache) -> PyTree:
         """The cache after the last layer of a step, with what is no longer to be exact coded."""
         return cache
 
-    def empty(self, slots: int, d: int, dtype: Any) -> tuple[PyTree, Any]:
+    def empty(self, slots: int, d: int, dtype: DTypeLike) -> tuple[PyTree, PyTree]:
         """Empty pools of keys and values of `slots` slots, for a model of head dimension d whose numbers come in `dtype`."""
         raise NotImplementedError(f"{type(self).__name__} must define empty(slots, d, dtype)")
 
-    def take(self, cache: Any, layer: Layer, slots: Int32[Array, "b h n"], dtype: Any) -> tuple[Keys, Values]:
+    def take(self, cache: Cache, layer: Layer, slots: Int32[Array, "b h n"], dtype: DTypeLike) -> tuple[Keys, Values]:
         """Keys and values of any slots of a layer, decoded."""
         raise NotImplementedError(f"{type(self).__name__} must define take(cache, layer, slots, dtype)")
 
-    def append(self, cache: Any, inputs: AttentionInputs, context: AttendContext, count: Int32[Array, " b"]) -> Any:
+    def append(self, cache: Cache, inputs: AttentionInputs, context: AttendContext, count: Int32[Array, " b"]) -> PyTree:
         """The cache with a layer's new keys and values stored in the slots made for them, the last `count` of each region."""
         raise NotImplementedError(f"{type(self).__name__} must define append(cache, inputs, context, count)")
 
-    def scores(self, q: Queries, cache: Any, context: AttendContext) -> Float32[Array, "b h g t n"]:
+    def scores(self, q: Queries, cache: Cache, context: AttendContext) -> Float32[Array, "b h g t n"]:
         """q·k / sqrt(d) over every region padded to `context.padded_slots`; -inf where a query sees no slot."""
         raise NotImplementedError(f"{type(self).__name__} must define scores(q, cache, context)")
 
-    def attention(self, q: Queries, cache: Any, context: AttendContext) -> tuple[Queries, Float32[Array, "b h g t"]]:
+    def attention(self, q: Queries, cache: Cache, context: AttendContext) -> tuple[Queries, Float32[Array, "b h g t"]]:
         """(out, lse) over all slots held."""
         raise NotImplementedError(f"{type(self).__name__} must define attention(q, cache, context)")
 
     def weighted_sum(
-        self, cache: Any, context: AttendContext, weights: Float32[Array, "b h g t n"], d: int
+        self, cache: Cache, context: AttendContext, weights: Float32[Array, "b h g t n"], d: int
     ) -> Float32[Array, "b h g t d"]:
         """Σ_j weights_j v_j over the slots of a layer's regions."""
         raise NotImplementedError(f"{type(self).__name__} must define weighted_sum(cache, context, weights, d)")

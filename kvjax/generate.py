@@ -1,6 +1,5 @@
 """Generate: prompts in, text out; the whole data path on one screen."""
 
-from typing import Any
 
 from kvjax.checks import check_new_tokens
 from kvjax.compress.run import compress
@@ -11,7 +10,7 @@ from kvjax.prefill.run import prefill
 from kvjax.prefill.second_pass import second_pass
 
 
-def encode(lm, prompts: Any) -> list[list[int]]:
+def encode(lm, prompts: object) -> list[list[int]]:
     """A string, a chat (list of messages), token ids, or a list of any of these → rows of token ids."""
     if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], dict | int)):
         prompts = [prompts]
@@ -20,8 +19,8 @@ def encode(lm, prompts: Any) -> list[list[int]]:
 
 
 def generate(
-    lm, prompts: Any, policy: Policy, *, max_new_tokens: int = 64, sampler: Any = Greedy(), key: Any = None,
-    stop: Any = None, return_logits: bool = False, chunk: int | None = None,
+    lm, prompts: object, policy: Policy, *, max_new_tokens: int = 64, sampler: object = Greedy(), key: object = None,
+    stop: object = None, return_logits: bool = False, chunk: int | None = None,
 ) -> Decoded:  # fmt: skip
     """Prefill, compress and decode: a string, a chat, token ids, or a list of any of these, of any lengths.
 

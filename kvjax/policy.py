@@ -1,6 +1,5 @@
 """A policy: score → allocate → select → merge → encode → retrieve, and when. The spine every method is a composition of."""
 
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ from kvjax.encode import Absolute, Stored
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, union
 from kvjax.merge import Drop
+from kvjax.protocols import Decoder
 from kvjax.retrieve import FullAttention
 from kvjax.schedule import AfterPrefill, Schedule
 from kvjax.score import Recency
@@ -73,7 +73,7 @@ class Policy:
         """Whether decoding needs a static bound on the slots of a region."""
         return self.when.decoding or self.retrieve.padded or self.encode.padded
 
-    def check(self, model: Any, length: int) -> None:
+    def check(self, model: Decoder, length: int) -> None:
         """Raise ValueError if a stage fits neither the model nor a prompt of `length` tokens."""
         if self.when.decoding and any(need.second_pass for need in self.decode_score.needs):
             raise ValueError(
@@ -144,7 +144,7 @@ class DecodeStages:
     allocate: stage.Allocator | None = None
 
 
-def _misplaced(given: Any, kind: type) -> bool:
+def _misplaced(given: object, kind: type) -> bool:
     """Whether a field holds something a user put there by mistake.
 
     Pytree transformations put opaque placeholders there, which are no stages either: only what a script could pass is refused.

@@ -1,6 +1,5 @@
 """Read prompts: into dense keys and values for any number of policies, or straight into one policy's cache."""
 
-from typing import Any
 
 from kvjax import evidence as ev
 from kvjax.cache.kv_cache import KVCache
@@ -12,7 +11,7 @@ from kvjax.prefill.prefilled import Prefilled
 
 
 def prefill(
-    lm, prompts, *, needs: Any = ev.STANDARD, attention: PrefillAttention = CausalAttention(), chunk: int | None = None,
+    lm, prompts, *, needs: object = ev.STANDARD, attention: PrefillAttention = CausalAttention(), chunk: int | None = None,
     all_logits: bool = False, streaming: Policy | None = None,
 ) -> Prefilled | KVCache:  # fmt: skip
     """Run prompts through the model and keep what any policy may ask for, or with `streaming` what one policy keeps.

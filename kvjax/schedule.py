@@ -1,6 +1,6 @@
 """When slots are evicted: once after the prompt, every k tokens, or when a head is full."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -31,7 +31,7 @@ class Schedule(Stage):
     def needs(self) -> frozenset[Need]:
         return frozenset() if self.score is None else self.score.needs
 
-    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
+    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Number, budget: Number) -> Bool[Array, "*l b h"]:
         """Which heads are cut back to their budget after a step; `steps` counts a row's tokens since the prompt, `new` included."""
         raise NotImplementedError(f"{type(self).__name__} never evicts while decoding")
 
@@ -80,7 +80,7 @@ class Every(Schedule):
         if self.grows and self.reallocate:
             raise ValueError("Every(grows=True) lets a total grow, Every(reallocate=True) keeps it: choose one")
 
-    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
+    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Number, budget: Number) -> Bool[Array, "*l b h"]:
         time = (steps // self.k > (steps - new) // self.k)[:, None]
         if self.reallocate:
             return time & jnp.broadcast_to((held.sum((0, 2)) > budget.sum((0, 2)))[:, None], held.shape)
@@ -111,7 +111,7 @@ class WhenFull(Schedule):
     after_prefill: bool = struct.field(pytree_node=False, default=True)
     score: Scorer | None = None
 
-    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Any, budget: Any) -> Bool[Array, "*l b h"]:
+    def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Number, budget: Number) -> Bool[Array, "*l b h"]:
         del steps, new
         return held >= budget + jnp.maximum(self.slack, 1)
 

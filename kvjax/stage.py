@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float32, Int32, PyTree
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Evidence, Need
+from kvjax.protocols import Cache, Decoder
 from kvjax.types import Layer, Mask, Queries, Scores
 from kvjax.view import LayerView, Ranking
 
@@ -28,12 +29,12 @@ class Stage:
         """The evidence this stage reads; nothing else is recorded for it."""
         return frozenset()
 
-    def at(self, layer: Layer) -> Any:
+    def at(self, layer: Layer) -> PyTree:
         """The stage as one layer uses it: tables with a layer axis cut to that layer's row."""
         del layer
         return self
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         """Raise ValueError, before anything is traced, where the stage does not fit.
 
         Args:
@@ -153,7 +154,7 @@ class Retriever(Stage):
     #: Whether `build` reads the prompt's keys and values or its scores: then a prompt cannot be compressed layer by layer.
     reads_prompt: ClassVar[bool] = False
 
-    def build(self, rows: list, decided: list, cache: Any, encode: Any) -> Any:
+    def build(self, rows: list, decided: list, cache: Cache, encode: Any) -> PyTree:
         """The state after `compress`, on the host side: a `RetrieverState`, or ().
 
         Args:
@@ -163,20 +164,20 @@ class Retriever(Stage):
         del rows, decided, cache, encode
         return ()
 
-    def begin(self, cache: Any) -> Any:
+    def begin(self, cache: Cache) -> PyTree:
         """The cache before the first layer of a step."""
         return cache
 
     def attend(
-        self, inputs: AttentionInputs, cache: Any, context: AttendContext
-    ) -> tuple[Queries, Float32[Array, "b h g t"], Any]:
+        self, inputs: AttentionInputs, cache: Cache, context: AttendContext
+    ) -> tuple[Queries, Float32[Array, "b h g t"], PyTree]:
         """(out, lse, cache) of the layer's queries over its slots.
 
         The cache is the one given, with what the retriever notes of this reading in its state.
         """
         raise NotImplementedError(f"{type(self).__name__} must define attend(inputs, cache, context)")
 
-    def end(self, cache: Any, encode: Any, *, count: Int32[Array, " b"]) -> Any:
+    def end(self, cache: Cache, encode: Any, *, count: Int32[Array, " b"]) -> PyTree:
         """The cache after the last layer of a step that appended `count` tokens a row."""
         del encode, count
         return cache

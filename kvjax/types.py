@@ -8,11 +8,13 @@
 Einsum strings use the same letters.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Float32, Int32, Integer
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Float32, Int32, Integer, PyTree
 
 Queries = Float[Array, "b h g t d"]
 Keys = Float[Array, "b h n d"]
@@ -29,19 +31,23 @@ Logits = Float32[Array, "b v"]
 Layer = int | Int32[Array, ""]
 #: A number that is a pytree leaf: a Python number, a traced scalar, or the placeholder a pytree transformation puts there.
 Number = Any
+#: A calibrated array that is a pytree leaf, or the placeholder a pytree transformation puts there.
+Table = Any
+#: A rule on arrays that is a field of a stage: pooling, a reduction over the heads of a group, a way to share or round.
+Function = Callable[..., PyTree]
 
 
-def table() -> Any:
+def table() -> Table:
     """A calibrated table as a field of a stage: a leaf; repr and equality rest on the stage's static `origin` instead."""
     return struct.field(repr=False, compare=False)
 
 
-def later_table() -> Any:
+def later_table() -> Table:
     """A `table` behind fields that have defaults; None until it is given."""
     return struct.field(default=None, repr=False, compare=False)
 
 
-def position_dtype(max_positions: int) -> Any:
+def position_dtype(max_positions: int) -> DTypeLike:
     """The dtype of stored positions: two bytes a slot where the model's context allows."""
     return jnp.uint16 if max_positions <= 1 << 16 else jnp.int32
 

@@ -1,14 +1,14 @@
 """Budgets that follow the scores, head against head inside a layer (Ada-KV)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Int32, UInt32
+from jaxtyping import Array, Int32, PyTree, UInt32
 
 from kvjax.allocate.uniform import Uniform, held
 from kvjax.evidence import Evidence, Need
 from kvjax.kernels.select_top import select_top
+from kvjax.protocols import Decoder
 from kvjax.rank_keys import keys
 from kvjax.stage import Allocator
 from kvjax.types import Layer, Number
@@ -38,7 +38,7 @@ class Adaptive(Allocator):
     """
 
     alpha: Number = 0.2
-    layers: Any = Uniform()
+    layers: Allocator = Uniform()
 
     @property
     def by_layer(self) -> bool:
@@ -52,10 +52,10 @@ class Adaptive(Allocator):
     def at(self, layer: Layer) -> "Adaptive":
         return self.replace(layers=self.layers.at(layer))
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         self.layers.check(model, length, mean_budget)
 
-    def measure(self, view: LayerView, evidence: Evidence) -> Any:
+    def measure(self, view: LayerView, evidence: Evidence) -> PyTree:
         return self.layers.measure(view, evidence)
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:

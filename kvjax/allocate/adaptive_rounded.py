@@ -1,6 +1,6 @@
 """Ada-KV's head budgets with the release's safeguard: a mix of counts and an even share, rounded."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -36,7 +36,7 @@ class AdaptiveRounded(Adaptive):
         counts = self._counts(ranking.replace(valid=ranking.valid & ~ranking.protected), base.sum(-1))
         return protected + rounded_mix(counts, base, self.alpha)
 
-    def _counts(self, ranking: Ranking, total: Any) -> Int32[Array, "l b h"]:
+    def _counts(self, ranking: Ranking, total: Number) -> Int32[Array, "l b h"]:
         """How many of a layer's `total` best slots fall in each head."""
         rank = keys(ranking)
         chosen = select_top(rank.reshape(*rank.shape[:2], -1), total)

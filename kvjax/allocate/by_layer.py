@@ -1,6 +1,5 @@
 """Budgets of some layers by one allocator, what is left shared out to the rest by another."""
 
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +10,9 @@ from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.uniform import held
 from kvjax.evidence import Evidence
 from kvjax.layer_kinds import LayerKinds
+from kvjax.protocols import Decoder
 from kvjax.stage import Allocator
+from kvjax.types import Layer
 from kvjax.view import LayerView, Ranking
 
 
@@ -38,10 +39,10 @@ class AllocateByLayer(LayerKinds, Allocator):
     def exact(self) -> bool:
         return self.rest.exact
 
-    def at(self, layer: Any) -> "AllocateByLayer":
+    def at(self, layer: Layer) -> "AllocateByLayer":
         return self.replace(rest=self.rest.at(layer), kinds=tuple(kind.at(layer) for kind in self.kinds))
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         super().check(model, length, mean_budget)
         named = [len(group) * (length if isinstance(kind, Everything) else mean_budget) for kind, group in self._named()]
         others = model.layers - sum(len(group) for group in self.layers)

@@ -1,6 +1,5 @@
 """Budgets by scores among which some slots are forced in (DefensiveKV)."""
 
-from typing import Any
 
 from flax import struct
 from jaxtyping import Array, Int32
@@ -20,7 +19,7 @@ class ForcedFirst(Allocator):
         allocate: Adaptive(0.0), layer by layer, or AcrossModel().   window: slots that are protected beside them.
     """
 
-    allocate: Any = Adaptive(0.0)
+    allocate: Allocator = Adaptive(0.0)
     window: Number = 32
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:

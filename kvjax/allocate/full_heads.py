@@ -1,15 +1,16 @@
 """Heads that keep everything and heads of a fixed length, told apart offline (DuoAttention)."""
 
 import hashlib
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int32
 
+from kvjax.protocols import Decoder
 from kvjax.stage import Allocator
-from kvjax.types import Number, table
+from kvjax.types import Number, Table, table
 from kvjax.view import Ranking
 
 #: Slots of a head that is never cut; far from where sums of 32 bits overflow.
@@ -58,19 +59,19 @@ class FullHeads(Allocator):
 
     exact: ClassVar[bool] = False
     given: ClassVar[bool] = True
-    pattern: Any = table()
+    pattern: Table = table()
     slots: Number = 320
     origin: str = struct.field(pytree_node=False, default="")
 
     @classmethod
-    def of(cls, pattern: Any, slots: Number) -> "FullHeads":
+    def of(cls, pattern: Number, slots: Number) -> "FullHeads":
         """From booleans, or zeros and ones, [L, H]."""
         given = np.asarray(pattern)
         if given.ndim != 2 or not np.isin(given, (0, 1)).all():
             raise ValueError(f"a pattern is booleans, or zeros and ones, one a KV head [L, H]; got {given.dtype} {given.shape}")
         return cls(pattern=given.astype(bool), slots=slots, origin=origin_of(given.astype(bool)))
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         shape = np.shape(self.pattern)
         if shape != (model.layers, model.heads):
             raise ValueError(

@@ -1,6 +1,6 @@
 """Budgets that follow a weight measured for each layer offline (CompressKV)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, Int32
 
 from kvjax.allocate.repair import RoundRobin
 from kvjax.allocate.uniform import held
+from kvjax.protocols import Decoder
 from kvjax.stage import Allocator
-from kvjax.types import Number, table
+from kvjax.types import Function, Number, Table, table
 from kvjax.view import Ranking
 
 
@@ -24,7 +25,7 @@ def shares(w: Float[Array, " l"]) -> Float[Array, " l"]:
 
 
 def layer_budgets(
-    e: Float[Array, " l"], mean: Int32[Array, " b"], n: Int32[Array, " b"], *, floor: Number, cap: Number, repair: Any
+    e: Float[Array, " l"], mean: Int32[Array, " b"], n: Int32[Array, " b"], *, floor: Number, cap: Number, repair: Function
 ) -> Int32[Array, "b l"]:
     """B_l = clip(m + round(e_l (B·L - m·L)), m, M), repaired to Σ B_l = B·L exactly; float64, halves to even.
 
@@ -62,13 +63,13 @@ class LayerWeights(Allocator):
     """
 
     by_layer: ClassVar[bool] = True
-    weights: Any = table()
+    weights: Table = table()
     floor: Number = 32
     cap: Number = 3
-    repair: Any = RoundRobin()
+    repair: Function = RoundRobin()
     origin: str = struct.field(pytree_node=False, default="")
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         weights = np.asarray(self.weights)
         if weights.shape != (model.layers,) or weights.dtype.kind != "f":
             raise ValueError(

@@ -1,6 +1,5 @@
 """Layer budgets by how spread out and how changeable a layer's attention is (CAKE)."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +34,7 @@ def log_preference(
     return jnp.log(jnp.maximum(entropy, _TINY)) / tau1 + jnp.log(jnp.maximum(variance, _TINY)) / tau2
 
 
-def cascaded(share: Any, w: Float[Array, "b l"], total: Int32[Array, " b"], most: Int32[Array, "b l"]) -> Int32[Array, "b l"]:
+def cascaded(share: Number, w: Float[Array, "b l"], total: Int32[Array, " b"], most: Int32[Array, "b l"]) -> Int32[Array, "b l"]:
     """Shares over the layers seen so far, layer after layer; no layer gets back what it lost.
 
     A layer's best slots by its own scores, cut again and again, are those of its smallest budget.
@@ -65,7 +64,7 @@ class LayerPreference(Allocator):
     window: int = struct.field(pytree_node=False, default=32)
     tau1: Number = 1.0
     tau2: Number = 1.0
-    share: Any = LargestRemainders()
+    share: Number = LargestRemainders()
     cascade: bool = struct.field(pytree_node=False, default=False)
 
     @property

@@ -1,6 +1,6 @@
 """Budgets by the role a head plays: some keep the whole prompt, the rest share what is left (HeteroCache)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,9 @@ from jaxtyping import Array, Bool, Float, Int32, Integer
 
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.uniform import held
+from kvjax.protocols import Decoder
 from kvjax.stage import Allocator
-from kvjax.types import table
+from kvjax.types import Function, Number, Table, table
 from kvjax.view import Ranking
 
 #: Prompts this short are not refused: a share that is enough becomes, as whole slots, one that is not.
@@ -20,7 +21,7 @@ _SHORT = 16
 
 
 def base_length(
-    mean_budget: Integer[Array, "*b"], full: Integer[Array, "*b"], *, heads: Any, compressed: Any
+    mean_budget: Integer[Array, "*b"], full: Integer[Array, "*b"], *, heads: Number, compressed: Number
 ) -> Int32[Array, "*b"]:
     """L_base = floor((mean_budget·N - slots of the full heads) / |C|), at least 0; integers of 64 bits.
 
@@ -69,7 +70,7 @@ class Floor:
 
 
 def role_budgets(
-    ratio: Float[Array, "l h"], mean_budget: Int32[Array, " b"], n: Int32[Array, " b"], *, rounding: Any
+    ratio: Float[Array, "l h"], mean_budget: Int32[Array, " b"], n: Int32[Array, " b"], *, rounding: Function
 ) -> Int32[Array, "l b h"]:
     """n slots where r < 0; the other heads are rounded together, in the order of layers and heads."""
     flat = ratio.reshape(-1)
@@ -96,11 +97,11 @@ class RoleBudgets(Allocator):
 
     exact: ClassVar[bool] = False
     by_layer: ClassVar[bool] = True
-    ratio: Any = table()
-    rounding: Any = Floor()
+    ratio: Table = table()
+    rounding: Function = Floor()
     origin: str = struct.field(pytree_node=False, default="")
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         ratio = np.asarray(self.ratio)
         if ratio.shape != (model.layers, model.heads) or ratio.dtype.kind != "f":
             raise ValueError(

@@ -1,6 +1,5 @@
 """Layer budgets by how evenly a layer's attention is spread over the prompt (D2O)."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.uniform import held
 from kvjax.evidence import ColumnSums, Evidence, Need
 from kvjax.stage import Allocator
-from kvjax.types import Mask, Number
+from kvjax.types import Function, Mask, Number
 from kvjax.view import LayerView, Ranking
 
 
@@ -111,8 +110,8 @@ class AttentionVariance(Allocator):
     prompt at a time, where it averages the variance over a batch.
     """
 
-    shares: Any = InverseVarianceSoftmax()
-    density: Any = LayersMinMax()
+    shares: Function = InverseVarianceSoftmax()
+    density: Function = LayersMinMax()
     sinks: Number = 4
     floor_share: Number = 0.01
 

@@ -1,13 +1,14 @@
 """Some layers keep everything, whatever another allocator gives them."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Int32, PyTree
 
 from kvjax.allocate.uniform import Uniform, held
 from kvjax.evidence import Evidence, Need
+from kvjax.protocols import Decoder
 from kvjax.stage import Allocator
 from kvjax.types import Layer
 from kvjax.view import LayerView, Ranking
@@ -27,7 +28,7 @@ class WholeLayers(Allocator):
 
     exact: ClassVar[bool] = False
     layers: tuple[int, ...] = struct.field(pytree_node=False, default=(0, 1, -1))
-    allocate: Any = Uniform()
+    allocate: Allocator = Uniform()
 
     @property
     def by_layer(self) -> bool:
@@ -41,13 +42,13 @@ class WholeLayers(Allocator):
     def at(self, layer: Layer) -> "WholeLayers":
         return self.replace(allocate=self.allocate.at(layer))
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         wrong = [layer for layer in self.layers if not -model.layers <= layer < model.layers]
         if wrong:
             raise ValueError(f"WholeLayers: the model has layers 0 to {model.layers - 1}; got {wrong}")
         self.allocate.check(model, length, mean_budget)
 
-    def measure(self, view: LayerView, evidence: Evidence) -> Any:
+    def measure(self, view: LayerView, evidence: Evidence) -> PyTree:
         return self.allocate.measure(view, evidence)
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:

@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from jaxtyping import PyTree
+
+from kvjax.protocols import LanguageModel
 
 #: Raised whenever a header's or a table's meaning changes.
 SCHEMA = 1
@@ -37,9 +39,9 @@ class Artefact:
     """
 
     method: str
-    model: Mapping[str, Any]
-    data: Mapping[str, Any]
-    settings: Mapping[str, Any]
+    model: Mapping[str, object]
+    data: Mapping[str, object]
+    settings: Mapping[str, object]
     tables: Mapping[str, np.ndarray] = field(repr=False)
 
     @property
@@ -57,21 +59,21 @@ class Artefact:
         return f"{self.method} of {self.model['name']}, {self.digest}"
 
     @property
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """All but the tables, and their digest, dtypes and shapes."""
         tables = {name: [str(x.dtype), list(x.shape)] for name, x in self.tables.items()}
         fields = {name: getattr(self, name) for name in ("method", "model", "data", "settings")}
         return {"schema": SCHEMA, **fields, "tables": tables, "digest": self.digest}
 
 
-def model_facts(lm: Any) -> dict[str, Any]:
+def model_facts(lm: LanguageModel) -> dict[str, object]:
     """What of a model its tables depend on, beside its weights: name, shape, and the tokenizer's digest (None without one)."""
     d, config = lm.decoder, lm.decoder.config
     shape = dict(layers=d.layers, heads=d.heads, groups=d.groups, head_dim=d.head_dim, width=config.width, vocab=d.vocab)
     return {"name": Path(lm.name).name, **shape, "tokenizer": _tokenizer_digest(lm)}
 
 
-def _tokenizer_digest(lm: Any) -> str | None:
+def _tokenizer_digest(lm: LanguageModel) -> str | None:
     if lm.tokenizer is None:
         return None
     vocabulary = json.dumps(sorted(lm.tokenizer.inner.get_vocab().items())).encode()
@@ -110,13 +112,13 @@ def refuse_strangers(folder: str | Path) -> None:
         raise FileExistsError(f"{folder} exists and holds no artefact: name a new folder, an empty one, or an artefact's")
 
 
-def _checkpointer() -> Any:
+def _checkpointer() -> PyTree:
     import orbax.checkpoint as ocp  # slow to import, and needed for artefacts alone
 
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True))
 
 
-def load(folder: str | Path, method: str | None = None, lm: Any = None) -> Artefact:
+def load(folder: str | Path, method: str | None = None, lm: LanguageModel | None = None) -> Artefact:
     """Read an artefact and check it.
 
     Args:
@@ -166,7 +168,7 @@ def _with_bytes(tables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: x for name, x in tables.items() if x.size}
 
 
-def check(artefact: Artefact, method: str | None = None, lm: Any = None) -> None:
+def check(artefact: Artefact, method: str | None = None, lm: LanguageModel | None = None) -> None:
     """Raise ValueError where an artefact is not for this method or model, naming everything that differs."""
     wrong = [] if method in (None, artefact.method) else [f"method: wanted {method}, it is for {artefact.method}"]
     facts = model_facts(lm) if lm is not None else {}
@@ -190,7 +192,7 @@ def _built_in(name: str, method: str) -> Artefact:
     return load(BUILT_IN / name / method, method)
 
 
-def resolve(artefact: Any, method: str, lm: Any = None) -> Artefact:
+def resolve(artefact: object, method: str, lm: LanguageModel | None = None) -> Artefact:
     """An Artefact as it is, the name of a model whose artefact is built in, or a folder → a checked Artefact.
 
     Raises:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import fields
-from typing import Any
 
 import jax
 import numpy as np
@@ -60,7 +59,7 @@ class KVCache:
     """
 
     k: PyTree
-    v: Any
+    v: PyTree
     pos: SlotPositions
     state: SlotState
     start: Regions
@@ -72,7 +71,7 @@ class KVCache:
     logits: Logits
     evidence: tuple[Evidence, ...] = ()
     memory: PyTree = ()
-    retrieval: Any = ()
+    retrieval: PyTree = ()
     tails: tuple[PyTree, PyTree] = ((), ())
     fitted: tuple[PyTree, PyTree] = ((), ())
     placement: OnDevice = struct.field(pytree_node=False, default=OnDevice())
@@ -140,14 +139,14 @@ class KVCache:
         """Bytes of the slots reserved for tokens to come."""
         return int((np.asarray(self.capacity) - self.lengths).sum()) * self.slot_nbytes
 
-    def split(self) -> tuple["KVCache", Any]:
+    def split(self) -> tuple["KVCache", PyTree]:
         """The cache without what decoding only reads, and that: caches share it, and no program is given it to overwrite."""
         if not isinstance(self.retrieval, RetrieverState):
             return self, ()
         state, read = self.retrieval.split()
         return self.replace(retrieval=state), read
 
-    def joined(self, read: Any) -> "KVCache":
+    def joined(self, read: PyTree) -> "KVCache":
         """The cache with what `split` took out."""
         return self if read == () else self.replace(retrieval=self.retrieval.joined(read))
 

@@ -1,24 +1,24 @@
 """What a retriever keeps while decoding."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 
 class RetrieverState:
     """What a retriever keeps in `cache.retrieval`: base of its pytree class."""
 
     @staticmethod
-    def stack(states: list) -> Any:
+    def stack(states: list) -> PyTree:
         """One batch of several rows."""
         return jax.tree.map(lambda *x: jnp.concatenate(x), *states)
 
-    def split(self) -> tuple[Any, Any]:
+    def split(self) -> tuple[PyTree, PyTree]:
         """The state without what decoding only reads, and that: it is shared, and no program is given it to overwrite."""
         return self, ()
 
-    def joined(self, read: Any) -> Any:
+    def joined(self, read: PyTree) -> PyTree:
         """The state with what `split` took out."""
         del read
         return self

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.calibrate.recorder import Recorder
@@ -49,6 +49,6 @@ def watch(lm, pre: Prefilled, first: int | None, *, steps: int, stop: Sequence[i
             return
 
 
-def rows_of(cache: KVCache) -> Any:
+def rows_of(cache: KVCache) -> PyTree:
     """The last step's attention of row 0, float32 [l, q, n]."""
     return jnp.stack([rows[0].reshape(-1, rows.shape[-1]) for rows in cache.retrieval.rows])

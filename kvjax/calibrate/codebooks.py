@@ -8,13 +8,14 @@ import numpy as np
 from jaxtyping import Float
 
 from kvjax.prefill.run import prefill
+from kvjax.protocols import LanguageModel
 
 
 def silent(done: int, total: int) -> None:
     """Report nothing."""
 
 
-def collect_keys(lm: Any, prompts: Sequence[Sequence[int]]) -> Float[np.ndarray, "l h n d"]:
+def collect_keys(lm: LanguageModel, prompts: Sequence[Sequence[int]]) -> Float[np.ndarray, "l h n d"]:
     """Rotated keys of every token of the prompts, float32, one prompt behind the other."""
     found = []
     for ids in prompts:

@@ -5,7 +5,7 @@ Axis letters: l layers, q query heads of a layer, a tokens of the answer span.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from kvjax.policy import Policy
 from kvjax.prefill.run import prefill
 from kvjax.score import AvgPool, RetrievalHeads
 from kvjax.select import TopK
+from kvjax.types import Function, Table
 
 
 class NeedleRun(NamedTuple):
@@ -101,8 +102,9 @@ def semantic_heads(
 
 
 def layer_errors(
-    lm, datasets: Sequence[Sequence[Sequence[int]]], heads: Any, *, budget: int = 32, window: int = 8, pool: Any = AvgPool(5),
-    steps: int = 32, stop: Any = None, eps: float = layer_error.EPS, progress: Callable[[int, int], None] = silent,
+    lm, datasets: Sequence[Sequence[Sequence[int]]], heads: Table, *, budget: int = 32,
+    window: int = 8, pool: Function = AvgPool(5),
+    steps: int = 32, stop: object = None, eps: float = layer_error.EPS, progress: Callable[[int, int], None] = silent,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """How much each layer's attention output changes when its prompt is cut to `budget` slots by the retrieval heads.
 

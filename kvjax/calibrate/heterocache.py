@@ -5,7 +5,6 @@ Axis letters: s samples, t decode steps (0: the last prompt query), l layers, h 
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,9 @@ from kvjax.calibrate.attention_rows import rows_of, watch
 from kvjax.evidence import WindowQueries
 from kvjax.kernels.window_scores import window_scores
 from kvjax.prefill.run import Prefilled, prefill
+from kvjax.protocols import LanguageModel
 from kvjax.score import AvgPool
+from kvjax.types import Function
 
 
 def silent(done: int, total: int) -> None:
@@ -35,7 +36,7 @@ def last_rows(pre: Prefilled) -> Float32[Array, "l h n"]:
 
 
 @partial(jax.jit, static_argnames=("n", "heads", "k"))
-def _sets(rows: Float32[Array, "l q m"], pool: Any, *, n: int, heads: int, k: int) -> Bool[Array, "l h n"]:
+def _sets(rows: Float32[Array, "l q m"], pool: Function, *, n: int, heads: int, k: int) -> Bool[Array, "l h n"]:
     """Important prompt tokens of each KV head from the rows of its query heads."""
     mean = rows.reshape(rows.shape[0], heads, -1, rows.shape[-1]).mean(2)
     return roles.important(mean[..., :n], k, pool)
@@ -44,7 +45,7 @@ def _sets(rows: Float32[Array, "l q m"], pool: Any, *, n: int, heads: int, k: in
 _overlap, _pairwise = jax.jit(roles.overlap), jax.jit(roles.pairwise)
 
 
-def sample_overlaps(lm: Any, ids: Sequence[int], *, steps: int, k: int, pool: Any) -> tuple[np.ndarray, np.ndarray]:
+def sample_overlaps(lm: LanguageModel, ids: Sequence[int], *, steps: int, k: int, pool: Function) -> tuple[np.ndarray, np.ndarray]:
     """(overlaps with the prompt's last query [t l h], overlaps of pairs [t+1 l h h]) over `steps` greedy steps, full cache."""
     pre = prefill(lm, list(ids), needs=frozenset({WindowQueries(1)}))
     rows, n, heads = last_rows(pre), len(ids), lm.decoder.heads
@@ -58,8 +59,9 @@ def sample_overlaps(lm: Any, ids: Sequence[int], *, steps: int, k: int, pool: An
 
 
 def head_roles(
-    lm: Any, prompts: Sequence[Sequence[int]], *, steps: int = 100, k: int = 1024, pool: Any = AvgPool(5), theta_stab: float = 0.5,
-    theta_sim: float = 0.5, similarity: Any = roles.AtPrefill(), least: float = 0.0,
+    lm: LanguageModel, prompts: Sequence[Sequence[int]], *, steps: int = 100, k: int = 1024,
+    pool: Function = AvgPool(5), theta_stab: float = 0.5,
+    theta_sim: float = 0.5, similarity: Function = roles.AtPrefill(), least: float = 0.0,
     progress: Callable[[int, int], None] = silent,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Roles, clusters, stabilities and shares of every KV head.

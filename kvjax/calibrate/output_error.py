@@ -4,7 +4,6 @@ Axis letters: l layers, q query heads of a layer, o = q·d, e model width.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +40,7 @@ def _outputs(params, cache: KVCache, keep: Bool[Array, "l n"]) -> tuple[Float32[
     return jnp.stack(full), jnp.stack(part)
 
 
-def _kept(lm, pre: Any, policy: Policy, steps: int) -> Bool[np.ndarray, "l n"]:
+def _kept(lm, pre: object, policy: Policy, steps: int) -> Bool[np.ndarray, "l n"]:
     """Positions that the compressed cache would hold: what the policy keeps of the prompt, and everything generated."""
     cache, length = compress(pre, policy), pre.lengths[0]
     keep = np.tile(np.arange(row_slots(length, steps)) >= length, (lm.decoder.layers, 1))

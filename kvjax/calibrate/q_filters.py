@@ -1,6 +1,5 @@
 """Filters of Q-Filters from text: the direction that the queries of each KV head share."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +8,11 @@ from jaxtyping import Float32
 
 from kvjax.evidence.query_spread import QuerySpread
 from kvjax.prefill.run import prefill
+from kvjax.protocols import LanguageModel
 from kvjax.score.query_filter import query_direction
 
 
-def q_filters(lm: Any, prompts: Any) -> Float32[np.ndarray, "l h d"]:
+def q_filters(lm: LanguageModel, prompts: object) -> Float32[np.ndarray, "l h d"]:
     """`query_direction` of the queries of all prompts, for `kvjax.methods.qfilters(filters=...)`.
 
     Source: Q-Filters, arXiv 2503.02812, section 3.2. Differs: sums are kept in place of the queries, all tokens count.

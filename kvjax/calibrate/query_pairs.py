@@ -1,6 +1,5 @@
 """Where a model's queries gather before rotation, from text (TriAttention)."""
 
-from typing import Any
 
 import jax
 import numpy as np
@@ -8,9 +7,10 @@ from jaxtyping import Float32
 
 from kvjax.evidence.query_pairs import QueryPairs
 from kvjax.prefill.run import prefill
+from kvjax.protocols import LanguageModel
 
 
-def query_pairs(lm: Any, prompts: Any) -> tuple[Float32[np.ndarray, "l h g d"], Float32[np.ndarray, "l h g half"]]:
+def query_pairs(lm: LanguageModel, prompts: object) -> tuple[Float32[np.ndarray, "l h g d"], Float32[np.ndarray, "l h g half"]]:
     """(mean, norms) of the queries of all prompts, for `kvjax.methods.triattention(mean=..., norms=...)`.
 
     Source: TriAttention, arXiv 2604.04921. Queries are those after a family's query norm, which the release leaves out.

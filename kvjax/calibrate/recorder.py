@@ -1,6 +1,5 @@
 """A retriever that reads everything and remembers where the last step looked."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -11,6 +10,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.encoder import Encoder
 from kvjax.kernels.ragged_attention import probabilities
+from kvjax.protocols import Cache
 from kvjax.stage import Retriever
 
 
@@ -35,11 +35,11 @@ class Recorder(Retriever):
 
     stepwise = True
 
-    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> AttentionRows:
+    def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> AttentionRows:
         shape = (len(rows), rows[0].k[0].shape[1], self.groups, self.slots)
         return AttentionRows(tuple(jnp.zeros(shape, jnp.float32) for _ in rows[0].k))
 
-    def attend(self, inputs: AttentionInputs, cache: Any, context: AttendContext):
+    def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         encode, layer, rows = context.encode, context.layer, cache.retrieval.rows
         out, lse = encode.attention(inputs.q, cache, context)
         scores = encode.scores(inputs.q, cache, context.replace(padded_slots=self.slots))

@@ -3,7 +3,6 @@
 Axis letters: s samples, t decode steps, l layers, h KV heads, n prompt positions.
 """
 
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +12,10 @@ from jaxtyping import Array, Bool, Float, Float32, Int, Int32
 from kvjax.head_roles import ANCHOR, NAMES, PIVOT, SATELLITE, VOLATILE, is_full
 from kvjax.score.pool import AvgPool
 from kvjax.select.probable import most_probable
+from kvjax.types import Function
 
 
-def important(rows: Float32[Array, "*x n"], k: int, pool: Any = AvgPool(5)) -> Bool[Array, "*x n"]:
+def important(rows: Float32[Array, "*x n"], k: int, pool: Function = AvgPool(5)) -> Bool[Array, "*x n"]:
     """K(a) = topk(pool(a), min(k, n)) as a mask; ties to the lower position."""
     size = jnp.full(rows.shape[:-1], min(k, rows.shape[-1]), jnp.int32)
     return most_probable(pool(rows), size, jnp.ones(rows.shape, bool))

@@ -1,14 +1,14 @@
 """Asymmetric affine codes of a few bits: one step and one minimum a group of tokens, or of channels (KIVI)."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.codec.codec import Codec
 from kvjax.codec.packing import pack, unpack, words
+from kvjax.protocols import Decoder
 from kvjax.types import Keys
 
 BITS = (1, 2, 3, 4, 8)
@@ -24,12 +24,14 @@ class AffineRows:
         scale, low: [.., d / group] by slot; [.., d] by page.   Arrays, or their shapes.
     """
 
-    words: Any
-    scale: Any
-    low: Any
+    words: PyTree
+    scale: PyTree
+    low: PyTree
 
 
-def affine(x: Float[Array, "*a g"], bits: int, store: Any) -> tuple[Int32[Array, "*a g"], Float[Array, "*a"], Float[Array, "*a"]]:
+def affine(
+    x: Float[Array, "*a g"], bits: int, store: DTypeLike
+) -> tuple[Int32[Array, "*a g"], Float[Array, "*a"], Float[Array, "*a"]]:
     """(codes, s, mn) of groups along the last axis.
 
     s = (max - min) / (2^b - 1) and mn = min, both rounded to `store`; code = clip(round((x - mn) / s), 0, 2^b - 1), halves to the
@@ -83,12 +85,12 @@ class Affine(Codec):
     def page(self) -> int:
         return self.group if self.reduce == "token" else 1
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         del length, mean_budget
         if self.reduce == "channel" and model.head_dim % self.group:
             raise ValueError(f"groups of {self.group} channels do not divide the model's head dimension {model.head_dim}")
 
-    def rows(self, slots: int, d: int, dtype: Any) -> AffineRows:
+    def rows(self, slots: int, d: int, dtype: DTypeLike) -> AffineRows:
         del dtype
         store = jnp.dtype(self.store)
         if self.reduce == "token":
@@ -108,7 +110,7 @@ class Affine(Codec):
         codes, scale, low = affine(pages, self.bits, self.store)
         return AffineRows(jnp.swapaxes(pack(codes, self.bits), -1, -2), scale, low)
 
-    def decode(self, rows: AffineRows, dtype: Any, params: PyTree = ()) -> Keys:
+    def decode(self, rows: AffineRows, dtype: DTypeLike, params: PyTree = ()) -> Keys:
         del params
         scale = rows.scale
         if self.reduce == "channel":

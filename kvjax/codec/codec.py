@@ -1,10 +1,11 @@
 """What a slot's bytes are: numbers in, rows of a pool out, and back."""
 
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float32, Int32, PyTree
 
 from kvjax.codec.decoded import biased, decoded_scores, decoded_sum
@@ -27,7 +28,7 @@ class Codec(Stage):
         """Slots that are coded together; 1 where each is by itself."""
         return 1
 
-    def rows(self, slots: int, d: int, dtype: Any) -> PyTree:
+    def rows(self, slots: int, d: int, dtype: DTypeLike) -> PyTree:
         """An empty pool of `slots` slots for numbers [.., d] that come in `dtype`; `slots` are whole pages."""
         raise NotImplementedError(f"{type(self).__name__} must define rows(slots, d, dtype)")
 
@@ -40,7 +41,7 @@ class Codec(Stage):
         """Numbers [b, h, n, d] of tokens at these positions as rows, leaves [b, h, n / page, ...]."""
         raise NotImplementedError(f"{type(self).__name__} must define encode(x, pos, params)")
 
-    def decode(self, rows: PyTree, dtype: Any, params: PyTree = ()) -> Keys:
+    def decode(self, rows: PyTree, dtype: DTypeLike, params: PyTree = ()) -> Keys:
         """Rows, leaves [b, h, n / page, ...], as numbers [b, h, n, d] in `dtype`."""
         raise NotImplementedError(f"{type(self).__name__} must define decode(rows, dtype, params)")
 
@@ -54,7 +55,7 @@ class Codec(Stage):
         """Σ_j weights_j · v_j over the slots of every region."""
         return decoded_sum(self, at, weights, params, d)
 
-    def bits_a_number(self, d: int, dtype: Any = jnp.float16) -> Fraction:
+    def bits_a_number(self, d: int, dtype: DTypeLike = jnp.float16) -> Fraction:
         """Bits of a stored number: whatever its rows take, over the numbers they hold."""
         rows = jax.eval_shape(lambda: jax.tree.leaves(self.rows(self.page, d, dtype)))
         return Fraction(8 * sum(x.size * x.dtype.itemsize for x in rows), self.page * d)

@@ -1,9 +1,10 @@
 """Numbers as they are, in the model's dtype or another: attention kernels read them where they lie."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int32, PyTree
 
 from kvjax.codec.codec import Codec
@@ -21,7 +22,7 @@ class Dense(Codec):
         del pos, params
         return x
 
-    def decode(self, rows: Keys, dtype: Any, params: PyTree = ()) -> Keys:
+    def decode(self, rows: Keys, dtype: DTypeLike, params: PyTree = ()) -> Keys:
         del params
         return rows.astype(dtype)
 
@@ -35,7 +36,7 @@ class Dense(Codec):
 class AsIs(Dense):
     """In the model's own dtype."""
 
-    def rows(self, slots: int, d: int, dtype: Any) -> Float[Array, "s d"]:
+    def rows(self, slots: int, d: int, dtype: DTypeLike) -> Float[Array, "s d"]:
         return jnp.zeros((slots, d), dtype)
 
 
@@ -53,6 +54,6 @@ class Cast(Dense):
         if self.to not in ("bfloat16", "float16", "float32"):
             raise ValueError(f'Cast stores slots as "bfloat16", "float16" or "float32"; got {self.to!r}')
 
-    def rows(self, slots: int, d: int, dtype: Any) -> Float[Array, "s d"]:
+    def rows(self, slots: int, d: int, dtype: DTypeLike) -> Float[Array, "s d"]:
         del dtype
         return jnp.zeros((slots, d), jnp.dtype(self.to))

@@ -1,16 +1,15 @@
 """One layer's regions of a pool, as codecs read them."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
-from kvjax.types import SlotPositions
+from kvjax.types import Number, SlotPositions
 
 
-def page_of(leaf: Any, slots: int) -> int:
+def page_of(leaf: PyTree, slots: int) -> int:
     """Slots that share a row of `leaf`, one of the arrays of a pool of `slots`."""
     return slots // leaf.shape[0]
 
@@ -38,11 +37,11 @@ class LayerRegions:
     window: int | None = None
     bias: Float32[Array, " s"] | None = None
 
-    def replace(self, **changes: Any) -> "LayerRegions":
+    def replace(self, **changes: object) -> "LayerRegions":
         """The same regions with some fields changed."""
         return replace(self, **changes)
 
-    def rows(self, first: Any, size: int) -> PyTree:
+    def rows(self, first: Number, size: int) -> PyTree:
         """Rows of the slots first .. first + size - 1 of every region, both whole pages: leaves [b, h, size / page, ...]."""
 
         def take(leaf: Array) -> Array:
@@ -52,11 +51,11 @@ class LayerRegions:
 
         return jax.tree.map(take, self.pool)
 
-    def held(self, first: Any, size: int) -> Bool[Array, "b h n"]:
+    def held(self, first: Number, size: int) -> Bool[Array, "b h n"]:
         """Which of these slots are in use."""
         return first + jnp.arange(size, dtype=jnp.int32) < self.length[..., None]
 
-    def seen(self, first: Any, size: int) -> Bool[Array, "b h _ t n"]:
+    def seen(self, first: Number, size: int) -> Bool[Array, "b h _ t n"]:
         """Which of these slots each query may look at; a single query without a sliding window sees all that are in use."""
         held = self.held(first, size)[:, :, None, None]
         if self.positions.shape[1] == 1 and self.window is None:

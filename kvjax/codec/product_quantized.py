@@ -1,19 +1,20 @@
 """Codebook indices: a few bytes a slot, keys scored by table look-up (HCAttention)."""
 
 from functools import partial
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int32, PyTree, UInt
 
 from kvjax.codec.codec import Codec
 from kvjax.codec.decoded import biased
 from kvjax.codec.layer_regions import LayerRegions
 from kvjax.kernels.codebook_scores import codebook_scores
-from kvjax.types import Keys, Layer, Queries, table
+from kvjax.protocols import Decoder
+from kvjax.types import Keys, Layer, Queries, Table, table
 
 #: Slots compared with the centroids at a time.
 _BLOCK = 256
@@ -74,18 +75,18 @@ class ProductQuantized(Codec):
     Source: HCAttention, arXiv 2507.19823, section 3; equations 1 to 3.
     """
 
-    codebook: Any = table()
+    codebook: Table = table()
     origin: str = struct.field(pytree_node=False, default="")
 
     @property
-    def code_dtype(self) -> Any:
+    def code_dtype(self) -> PyTree:
         """uint8 where that counts all centroids, else uint16."""
         return jnp.uint8 if self.codebook.shape[-2] <= 256 else jnp.uint16
 
     def at(self, layer: Layer) -> "ProductQuantized":
         return self.replace(codebook=self.codebook[layer])
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         del length, mean_budget
         layers, heads, m, c, e = np.shape(self.codebook)
         if (layers, heads) != (model.layers, model.heads):
@@ -98,7 +99,7 @@ class ProductQuantized(Codec):
         if c > 1 << 16:
             raise ValueError(f"codes are at most 16 bits: {c} centroids are too many")
 
-    def rows(self, slots: int, d: int, dtype: Any) -> UInt[Array, "s m"]:
+    def rows(self, slots: int, d: int, dtype: DTypeLike) -> UInt[Array, "s m"]:
         del dtype
         return jnp.zeros((slots, d // self.codebook.shape[-1]), self.code_dtype)
 
@@ -106,7 +107,7 @@ class ProductQuantized(Codec):
         del pos, params
         return nearest_centroids(x, jnp.asarray(self.codebook)).astype(self.code_dtype)
 
-    def decode(self, rows: UInt[Array, "b h n m"], dtype: Any, params: PyTree = ()) -> Keys:
+    def decode(self, rows: UInt[Array, "b h n m"], dtype: DTypeLike, params: PyTree = ()) -> Keys:
         del params
         book = jnp.asarray(self.codebook)
         book = jnp.broadcast_to(book, (book.shape[0], rows.shape[-1], *book.shape[2:]))

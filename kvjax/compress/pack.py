@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, PyTree
 
 from kvjax.cache.kv_cache import SlotState
@@ -16,12 +16,13 @@ from kvjax.encode.tail import Tail, filled, put_rows
 from kvjax.kernels.compact import pick
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled
+from kvjax.protocols import Decoder
 from kvjax.stage import Merger
 from kvjax.types import Keys, Positions, position_dtype
 from kvjax.view import LayerView
 
 
-def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarray, slots: int) -> dict[str, PyTree]:
+def pack(pre: Prefilled, policy: Policy, decided: Sequence[PyTree], start: np.ndarray, slots: int) -> dict[str, PyTree]:
     """Fields of the cache: the pools (keys, values, positions, state) with every kept slot in its place, the merger's memory and
     what codecs were fitted to, leaves [L, B, ...]."""
     pools = empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
@@ -57,7 +58,7 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Any], start: np.ndarr
     return stored | {"memory": memory, "fitted": fitted, "tails": tails}
 
 
-def empty_pools(decoder: Any, policy: Policy, slots: int, dtype: Any) -> dict[str, PyTree]:
+def empty_pools(decoder: Decoder, policy: Policy, slots: int, dtype: DTypeLike) -> dict[str, PyTree]:
     """Zeroed pools for keys, values, positions and state; `dtype` is that of the prompt's keys and values."""
     k, v = policy.encode.empty(slots, decoder.head_dim, dtype)
     return {

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +66,7 @@ class PromptScores:
         return self.pre is pre and _alike(self.by, (policy.score, policy.decode_score, policy.allocate))
 
 
-def _alike(one: Any, two: Any) -> bool:
+def _alike(one: object, two: object) -> bool:
     """Whether two stages, or tuples of them, are of the same types and hold the same numbers all through.
 
     Tree structures cannot tell: to jaxlib (0.11) those of two dataclasses with equal fields are equal, whatever their classes.

@@ -6,7 +6,6 @@ is kept and the hidden states, [n, e] a prompt. The cache is the one `compress(p
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +23,7 @@ from kvjax.policy import Policy
 from kvjax.prefill.attention import CausalAttention, PrefillAttention
 from kvjax.prefill.by_layer import Reading, begun, through
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+from kvjax.protocols import Decoder, LanguageModel
 
 
 def compressed_prefill(
@@ -51,7 +51,7 @@ def compressed_prefill(
 
 
 def _layer(
-    lm: Any, readings: Sequence[Reading], layer: int, needs: Sequence[ev.Need], policy: Policy, layers: Layers
+    lm: LanguageModel, readings: Sequence[Reading], layer: int, needs: Sequence[ev.Need], policy: Policy, layers: Layers
 ) -> list[Decision]:
     """One layer of all prompts into the cache; what was decided for each. Its dense keys and values end with this call."""
     rows = tuple(through(lm, reading, layer, needs) for reading in readings)
@@ -67,7 +67,7 @@ def _together(decided: Sequence[Decision]) -> Decision:
     return decided[0].replace(**fields)
 
 
-def _bare(lm: Any, readings: Sequence[Reading]) -> list[PrefilledRow]:
+def _bare(lm: LanguageModel, readings: Sequence[Reading]) -> list[PrefilledRow]:
     """The prompts without keys and values, for retrievers that read only their lengths."""
     none = jnp.zeros(lm.decoder.vocab, jnp.float32)
     return [
@@ -76,13 +76,13 @@ def _bare(lm: Any, readings: Sequence[Reading]) -> list[PrefilledRow]:
     ]
 
 
-def asked_slots(decoder: Any, rows: Sequence[Sequence[int]], policy: Policy) -> int:
+def asked_slots(decoder: Decoder, rows: Sequence[Sequence[int]], policy: Policy) -> int:
     """Slots of the pool that holds just what the budget asks for."""
     asked = [policy.mean_budget(len(ids)) if policy.when.after_prefill else len(ids) for ids in rows]
     return plan_regions(np.broadcast_to(np.array(asked)[:, None], (decoder.layers, len(rows), decoder.heads)))[2]
 
 
-def check_streaming(decoder: Any, rows: Sequence[Sequence[int]], policy: Policy) -> None:
+def check_streaming(decoder: Decoder, rows: Sequence[Sequence[int]], policy: Policy) -> None:
     """Raise TypeError or ValueError, before anything is traced, for a policy that cannot go layer by layer."""
     if not isinstance(policy, Policy):
         raise TypeError(f"streaming= wants a kvjax policy such as kvjax.methods.snapkv(budget=256); got {policy!r}")

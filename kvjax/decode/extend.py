@@ -1,18 +1,19 @@
 """Extend: known tokens fed through a compressed cache, many at a time."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.checks import check_known
 from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.step import Spec, run_tokens
 from kvjax.policy import Policy
+from kvjax.types import Number
 
 #: Tokens that padding may add to a block, all rows together.
 PADDING = 512
@@ -23,7 +24,7 @@ class Extended:
     """A cache that has read known tokens. logits: float32 [B, t, V], after each token, if asked for."""
 
     cache: KVCache
-    logits: Any = None
+    logits: PyTree = None
 
 
 @partial(jax.jit, static_argnames=("keep_logits",), donate_argnames=("cache",))
@@ -55,7 +56,7 @@ def _as_table(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def extend(
-    lm, cache: KVCache, ids: Any, policy: Policy, *, return_logits: bool = False, block: int = 512, reserve: Any = None
+    lm, cache: KVCache, ids: object, policy: Policy, *, return_logits: bool = False, block: int = 512, reserve: Number = None
 ) -> Extended:
     """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
 

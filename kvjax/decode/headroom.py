@@ -1,6 +1,5 @@
 """Headroom: whether more tokens fit the model, the policy and the cache, and slots for them."""
 
-from typing import Any
 
 import jax
 import numpy as np
@@ -9,10 +8,11 @@ from kvjax.budget import slots_of
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import resize
 from kvjax.policy import Policy
+from kvjax.protocols import LanguageModel
 from kvjax.types import power_of_two
 
 
-def check_cache(lm: Any, cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1) -> None:
+def check_cache(lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1) -> None:
     """Raise TypeError or ValueError where `new_tokens` more of this policy, fed `block` at a time, cannot follow the cache."""
     if not isinstance(policy, Policy):
         raise TypeError(f"expected the policy the cache was made with; got {policy!r}")

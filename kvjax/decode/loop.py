@@ -3,13 +3,13 @@
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
+from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.checks import check_new_tokens
@@ -17,7 +17,7 @@ from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.sample import Greedy
 from kvjax.decode.step import Spec, step
 from kvjax.policy import Policy
-from kvjax.types import power_of_two
+from kvjax.types import Number, power_of_two
 
 
 @struct.dataclass
@@ -34,7 +34,7 @@ class Decoded:
 
     tokens: np.ndarray
     lengths: np.ndarray
-    logits: Any
+    logits: PyTree
     cache: KVCache
     info: dict
 
@@ -44,11 +44,11 @@ class _Loop:
     """State of the on-device loop."""
 
     cache: KVCache
-    tokens: Any
-    logits: Any
-    lengths: Any
-    running: Any
-    i: Any
+    tokens: object
+    logits: PyTree
+    lengths: PyTree
+    running: PyTree
+    i: Number
 
 
 def _choose_token(state_logits, running, last, *, sampler, key, i):
@@ -83,14 +83,14 @@ def _loop(spec: Spec, params, cache: KVCache, read, sampler, key, stop, limit, *
     return lax.while_loop(lambda s: (s.i < limit) & s.running.any(), body, start)
 
 
-def _key_for(sampler: Any, key: Any) -> jax.Array:
+def _key_for(sampler: object, key: object) -> jax.Array:
     """The key given; a sampler that draws nothing does without."""
     if sampler.random and key is None:
         raise ValueError(f"{type(sampler).__name__} draws tokens at random: pass key=jax.random.key(seed)")
     return jax.random.key(0) if key is None else key
 
 
-def _stops(lm, stop: Any) -> jax.Array:
+def _stops(lm, stop: object) -> jax.Array:
     """Stop ids as an array of a fixed size, so that their number does not recompile."""
     ids = list(lm.stop_ids if stop is None else stop)
     if len(ids) > 8:
@@ -100,7 +100,7 @@ def _stops(lm, stop: Any) -> jax.Array:
 
 def decode(
     lm, cache: KVCache, policy: Policy, *, max_new_tokens: int = 64, return_logits: bool = False,
-    sampler: Any = Greedy(), key: Any = None, stop: Any = None, reserve: int | float | None = None,
+    sampler: object = Greedy(), key: object = None, stop: object = None, reserve: int | float | None = None,
 ) -> Decoded:  # fmt: skip
     """Generate from a compressed cache; the loop runs on the device, the pool is updated in place.
 
@@ -143,7 +143,8 @@ def _one(spec: Spec, params, cache: KVCache, read, sampler, key, i, running, las
 
 
 def stream(
-    lm, cache: KVCache, policy: Policy, *, max_new_tokens: int = 64, sampler: Any = Greedy(), key: Any = None, stop: Any = None
+    lm, cache: KVCache, policy: Policy, *, max_new_tokens: int = 64, sampler: object = Greedy(),
+    key: object = None, stop: object = None
 ) -> Iterator[np.ndarray]:
     """As `decode`, one step at a time: yields the int32 [B] tokens of each step, as soon as they are there."""
     new = check_new_tokens(max_new_tokens)

@@ -5,12 +5,12 @@ in place. Layers are unrolled over a list of weights: on a CPU slicing stacked w
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
@@ -20,6 +20,7 @@ from kvjax.decode.evict import LayerStep, Reader, evict
 from kvjax.encoder import Encoder
 from kvjax.kernels.append import append
 from kvjax.policy import DecodeStages, Policy
+from kvjax.protocols import Decoder
 from kvjax.stage import Retriever
 
 
@@ -34,14 +35,14 @@ class Spec:
         padded_slots: slots a region is padded to where something needs a static bound (a power of two at least the widest), else 0.
     """
 
-    decoder: Any = struct.field(pytree_node=False)
+    decoder: Decoder = struct.field(pytree_node=False)
     retrieve: Retriever
     encode: Encoder
     stages: DecodeStages | None
     padded_slots: int = struct.field(pytree_node=False, default=0)
 
     @classmethod
-    def of(cls, decoder: Any, policy: Policy, padded_slots: int) -> "Spec":
+    def of(cls, decoder: Decoder, policy: Policy, padded_slots: int) -> "Spec":
         """What decoding under a policy is compiled for."""
         return cls(
             decoder=decoder,
@@ -93,7 +94,9 @@ def _after_reading(read: PyTree, cache: KVCache) -> tuple[PyTree, KVCache]:
     return read, cache.replace(k=k, v=v, pos=pos, tails=tails)
 
 
-def _evict(spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: Any) -> KVCache:
+def _evict(
+    spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: DTypeLike
+) -> KVCache:
     """Evict, if the policy says so; only the carried part of the evidence stays in the cache."""
     if spec.stages is None:
         return cache

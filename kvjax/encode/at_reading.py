@@ -1,7 +1,6 @@
 """Scores of keys that are stored un-rotated: one layer's slots decoded, turned to their places, and multiplied."""
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, PyTree
@@ -9,11 +8,12 @@ from jaxtyping import Array, Float32, PyTree
 from kvjax.codec import Codec, LayerRegions
 from kvjax.codec.decoded import biased
 from kvjax.encode.positions import AtReading, visible
+from kvjax.protocols import Rope
 from kvjax.types import Queries
 
 
 def scores_at_reading(
-    codec: Codec, positions: AtReading, q: Queries, regions: LayerRegions, params: PyTree, rope: Any
+    codec: Codec, positions: AtReading, q: Queries, regions: LayerRegions, params: PyTree, rope: Rope | None
 ) -> Float32[Array, "b h g t n"]:
     """q·k / sqrt(d) of un-rotated queries and keys at the places `positions` gives them; -inf where a query sees no slot."""
     n = regions.padded_slots

@@ -6,7 +6,7 @@ turns keys and queries at every reading, `product`. Scorers that read keys see t
 stored: the queries they are given are rotated there, too. Mergers blend keys as they are stored: un-rotated ones `at_reading`.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Evidence, Need, RawKeys
+from kvjax.protocols import Rope
 from kvjax.types import Keys, Mask, Positions, Queries
 
 
@@ -41,7 +42,7 @@ class PositionPolicy:
         del evidence
         return k
 
-    def packed(self, k: Keys, keep: Mask, length: Int32[Array, " b"], rope: Any) -> Keys:
+    def packed(self, k: Keys, keep: Mask, length: Int32[Array, " b"], rope: Rope | None) -> Keys:
         """The same keys at the positions that those kept have from now on."""
         del keep, length, rope
         return k
@@ -50,7 +51,7 @@ class PositionPolicy:
         """A step's inputs with the queries that attend, and the keys that are stored, as `q` and `k`."""
         return inputs
 
-    def seen(self, k: Keys, pos: Positions, rope: Any) -> Keys:
+    def seen(self, k: Keys, pos: Positions, rope: Rope | None) -> Keys:
         """Stored keys rotated at their true positions."""
         del pos, rope
         return k
@@ -74,7 +75,7 @@ class Rerotated(PositionPolicy):
 
     turns: ClassVar[bool] = True
 
-    def packed(self, k: Keys, keep: Mask, length: Int32[Array, " b"], rope: Any) -> Keys:
+    def packed(self, k: Keys, keep: Mask, length: Int32[Array, " b"], rope: Rope | None) -> Keys:
         rank = jnp.cumsum(keep, -1, dtype=jnp.int32) - 1
         shift = length[:, None, None] - keep.sum(-1, dtype=jnp.int32)[..., None]
         return turned(k, shift + rank - jnp.arange(k.shape[2], dtype=jnp.int32), rope)
@@ -93,7 +94,7 @@ class AtReading(PositionPolicy):
     def inputs(self, inputs: AttentionInputs) -> AttentionInputs:
         return inputs.replace(q=inputs.q_raw, k=inputs.k_raw)
 
-    def seen(self, k: Keys, pos: Positions, rope: Any) -> Keys:
+    def seen(self, k: Keys, pos: Positions, rope: Rope | None) -> Keys:
         return rope.rotate(k, *rope.cos_sin(pos))
 
     def places(self, pos: Positions, held: Mask, now: Int32[Array, "b t"]) -> tuple[Int32[Array, "b h n"], Int32[Array, "b h t"]]:
@@ -101,7 +102,7 @@ class AtReading(PositionPolicy):
         raise NotImplementedError(f"{type(self).__name__} must define places(pos, held, now)")
 
     def product(
-        self, q: Queries, k: Keys, at: Int32[Array, "b h n"], now: Int32[Array, "b h t"], rope: Any
+        self, q: Queries, k: Keys, at: Int32[Array, "b h n"], now: Int32[Array, "b h t"], rope: Rope | None
     ) -> Float32[Array, "b h g t n"]:
         """q·k of un-rotated queries at `now` and keys at `at`."""
         return dot(rotated_queries(q, now, rope), rope.rotate(k, *rope.cos_sin(at)))
@@ -144,7 +145,7 @@ class Clamped(AtReading):
         return pos, jnp.broadcast_to(now[:, None], (*pos.shape[:2], now.shape[1]))
 
     def product(
-        self, q: Queries, k: Keys, at: Int32[Array, "b h n"], now: Int32[Array, "b h t"], rope: Any
+        self, q: Queries, k: Keys, at: Int32[Array, "b h n"], now: Int32[Array, "b h t"], rope: Rope | None
     ) -> Float32[Array, "b h g t n"]:
         near = super().product(q, k, at, now, rope)
         far = super().product(q, k, jnp.zeros_like(at), jnp.full_like(now, self.limit), rope)
@@ -157,13 +158,13 @@ def ranks(pos: Positions, held: Mask) -> Int32[Array, "b h n"]:
     return jnp.argsort(order, -1).astype(jnp.int32)
 
 
-def turned(k: Keys, by: Int32[Array, "b h n"], rope: Any) -> Keys:
+def turned(k: Keys, by: Int32[Array, "b h n"], rope: Rope | None) -> Keys:
     """Rotated keys, each turned on by so many positions; an attention factor of the embedding is in them already."""
     cos, sin = rope.cos_sin(by)
     return rope.rotate(k, cos / rope.factor, sin / rope.factor)
 
 
-def rotated_queries(q: Queries, now: Int32[Array, "b h t"], rope: Any) -> Queries:
+def rotated_queries(q: Queries, now: Int32[Array, "b h t"], rope: Rope | None) -> Queries:
     """Queries rotated at positions that differ by KV head."""
     return rope.rotate(q, *rope.cos_sin(now[:, :, None]))
 

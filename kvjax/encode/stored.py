@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
@@ -28,6 +29,7 @@ from kvjax.kernels.append import append, behind
 from kvjax.kernels.ragged_attention import attention_with_weights, log_denominator, probabilities, ragged_attention
 from kvjax.kernels.softmax import softmax
 from kvjax.placement import OnDevice
+from kvjax.protocols import Cache, Decoder
 from kvjax.types import Keys, Layer, Queries, Values
 
 
@@ -107,28 +109,28 @@ class Stored(Encoder):
     def at(self, layer: Layer) -> "Stored":
         return self.replace(keys=self.keys.at(layer), values=self.values.at(layer))
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         self.keys.check(model, length, mean_budget)
         self.values.check(model, length, mean_budget)
 
-    def empty(self, slots: int, d: int, dtype: Any) -> tuple[PyTree, Any]:
+    def empty(self, slots: int, d: int, dtype: DTypeLike) -> tuple[PyTree, PyTree]:
         if not self.values.dense:
             return self.keys.rows(slots, d, dtype), self.values.rows(slots, d, dtype)
         like = jax.eval_shape(lambda: self.values.rows(slots, d, dtype))
         return self.keys.rows(slots, d, dtype), self.placement.empty(slots, d, like.dtype)
 
-    def empty_tails(self, shape: tuple[int, int, int], d: int, dtype: Any) -> tuple[Any, Any]:
+    def empty_tails(self, shape: tuple[int, int, int], d: int, dtype: DTypeLike) -> tuple[PyTree, PyTree]:
         """Exact keys and values of regions [L, B, H] that hold nothing; () where there is no window."""
         return tuple(() if window is None else empty_tail(window, self.sinks, shape, d, dtype) for window in self.windows)
 
-    def fits(self, cache: Any, d: int) -> bool:
+    def fits(self, cache: Cache, d: int) -> bool:
         """Whether the cache's rows are of this storage's shape."""
         rows = jax.eval_shape(lambda: jax.tree.leaves([codec.rows(self.page, d, jnp.float32) for codec in self.codecs]))
         tails = jax.eval_shape(lambda: jax.tree.leaves(self.empty_tails((1, 1, 1), d, jnp.float32)))
         held = jax.tree.leaves(cache.k) + (jax.tree.leaves(cache.v) if cache.placement.on_device else [cache.v])
         return _shapes(rows, 1) == _shapes(held, 1) and _shapes(tails, 3) == _shapes(jax.tree.leaves(cache.tails), 3)
 
-    def take(self, cache: Any, layer: Layer, slots: Int32[Array, "b h n"], dtype: Any) -> tuple[Keys, Values]:
+    def take(self, cache: Cache, layer: Layer, slots: Int32[Array, "b h n"], dtype: DTypeLike) -> tuple[Keys, Values]:
         kp, vp = cache.fitted_of(layer)
         rows = lambda pool: jax.tree.map(lambda x: jnp.take(x, slots, axis=0, mode="clip"), pool)  # noqa: E731
         k = self.keys.decode(rows(cache.k), dtype, kp)
@@ -136,14 +138,14 @@ class Stored(Encoder):
             return k, self.placement.take(cache.v, slots).astype(dtype)
         return k, self.values.decode(rows(cache.v), dtype, vp)
 
-    def append(self, cache: Any, inputs: AttentionInputs, context: AttendContext, count: Int32[Array, " b"]) -> Any:
+    def append(self, cache: Cache, inputs: AttentionInputs, context: AttendContext, count: Int32[Array, " b"]) -> PyTree:
         layer, fitted = context.layer, cache.fitted_of(context.layer)
         start, before = cache.start[layer], cache.length[layer] - count[:, None]
         pos = jnp.broadcast_to(context.positions[:, None], inputs.k.shape[:3])
         if self.stepwise and inputs.k.shape[2] != 1:
             raise ValueError(f"an exact window takes one token at a time; got {inputs.k.shape[2]}")
 
-        def add(codec: Codec, pool: PyTree, tail: Any, x: Keys, params: PyTree) -> tuple[PyTree, Any]:
+        def add(codec: Codec, pool: PyTree, tail: PyTree, x: Keys, params: PyTree) -> tuple[PyTree, PyTree]:
             if isinstance(tail, Tail):
                 return pool, tail.put(x, layer, before, count)
             return append(pool, codec.encode(x, pos, params), start, before, count), tail
@@ -157,7 +159,7 @@ class Stored(Encoder):
         v = self.placement.append(cache.v, where, inputs.v.reshape(-1, d))
         return cache.replace(k=k, v=v, tails=(k_tail, cache.tails[1]))
 
-    def flush(self, cache: Any) -> Any:
+    def flush(self, cache: Cache) -> PyTree:
         for i, (name, codec, window) in enumerate(zip("kv", self.codecs, self.windows, strict=True)):
             if window is not None:
                 pool, tail = flush(codec, window, getattr(cache, name), cache.tails[i], cache.fitted[i], cache)
@@ -165,13 +167,13 @@ class Stored(Encoder):
                 cache = cache.replace(tails=tails, **{name: pool})
         return cache
 
-    def store_values(self, v: Any, slots: Int32[Array, " m"], rows: PyTree) -> Any:
+    def store_values(self, v: PyTree, slots: Int32[Array, " m"], rows: PyTree) -> PyTree:
         """The store of values with rows in these slots; a slot beyond it is left out, or slack."""
         if self.values.dense:
             return self.placement.append(v, slots, rows)
         return jax.tree.map(lambda x, new: x.at[slots].set(new, mode="drop"), v, rows)
 
-    def scores(self, q: Queries, cache: Any, context: AttendContext):
+    def scores(self, q: Queries, cache: Cache, context: AttendContext):
         at, params = _regions(cache, cache.k, context), cache.fitted_of(context.layer)[0]
         if self.positions.at_reading:
             return scores_at_reading(self.keys, self.positions, q, at, params, context.rope)
@@ -183,7 +185,7 @@ class Stored(Encoder):
         return biased(jnp.where(exact, tail.scores(q, n), coded), at.bias, at.start)
 
     def weighted_sum(
-        self, cache: Any, context: AttendContext, weights: Float32[Array, "b h g t n"], d: int
+        self, cache: Cache, context: AttendContext, weights: Float32[Array, "b h g t n"], d: int
     ) -> Float32[Array, "b h g t d"]:
         if self.values.dense:
             return self.placement.weighted_sum(cache.v, cache.start[context.layer], weights)
@@ -195,7 +197,7 @@ class Stored(Encoder):
         coded = jnp.where(tail.exact(weights.shape[-1])[:, :, None, None], 0.0, weights)
         return self.values.weighted_sum(at.replace(length=tail.coded), coded, d, params) + tail.weighted_sum(weights, at.length)
 
-    def attention(self, q: Queries, cache: Any, context: AttendContext) -> tuple[Queries, Float32[Array, "b h g t"]]:
+    def attention(self, q: Queries, cache: Cache, context: AttendContext) -> tuple[Queries, Float32[Array, "b h g t"]]:
         if self.dense:
             where = (cache.pos, cache.start[context.layer], cache.length[context.layer], context.positions)
             return ragged_attention(q, cache.k, cache.v, *where, bias=cache.bias, window=context.window)
@@ -205,7 +207,7 @@ class Stored(Encoder):
         return out.astype(q.dtype), lse
 
     def attention_with_weights(
-        self, q: Queries, cache: Any, context: AttendContext, *, heads: tuple[int, ...], upto: Int32[Array, "b p"], n: int
+        self, q: Queries, cache: Cache, context: AttendContext, *, heads: tuple[int, ...], upto: Int32[Array, "b p"], n: int
     ) -> tuple[Array, Array, Float[Array, "b p g n"]]:
         """`attention` of one query a row, and where it looks among the first `upto` of at most n slots of some KV heads.
 
@@ -220,7 +222,7 @@ class Stored(Encoder):
         return out, lse, a[..., 0, :]
 
 
-def _regions(cache: Any, pool: PyTree, context: AttendContext) -> LayerRegions:
+def _regions(cache: Cache, pool: PyTree, context: AttendContext) -> LayerRegions:
     """A layer's regions of one of the cache's pools."""
     layer = context.layer
     return LayerRegions(

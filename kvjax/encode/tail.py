@@ -1,18 +1,19 @@
 """Exact slots beside coded ones: a region's first few, and its newest in a ring."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
 from kvjax.codec import Codec
 from kvjax.codec.layer_regions import page_of
 from kvjax.encode.window import Window
 from kvjax.kernels.compact import first
+from kvjax.protocols import Cache
 from kvjax.types import Keys, Layer, Queries
 
 
@@ -91,7 +92,7 @@ class Tail:
         return self.replace(rows=self.rows.at[layer, b, h, row].set(x[:, :, 0].astype(self.rows.dtype), mode="drop"))
 
 
-def empty_tail(window: Window, sinks: int, shape: tuple[int, int, int], d: int, dtype: Any) -> Tail:
+def empty_tail(window: Window, sinks: int, shape: tuple[int, int, int], d: int, dtype: DTypeLike) -> Tail:
     """The tail of regions [L, B, H] that hold nothing."""
     return Tail(jnp.zeros((*shape, sinks + window.rows, d), dtype), jnp.zeros(shape, jnp.int32), sinks)
 
@@ -119,7 +120,7 @@ def filled(
     return jnp.where(there[..., None], jnp.take_along_axis(x, source[..., None], 2), empty)
 
 
-def flush(codec: Codec, window: Window, pool: PyTree, tail: Tail, fitted: PyTree, cache: Any) -> tuple[PyTree, Tail]:
+def flush(codec: Codec, window: Window, pool: PyTree, tail: Tail, fitted: PyTree, cache: Cache) -> tuple[PyTree, Tail]:
     """What the window codes after a step, in its pool, layer by layer; layers where nothing is due cost nothing."""
     coded = window.coded(cache.length)
     due = coded > tail.coded

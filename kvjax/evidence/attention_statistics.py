@@ -1,8 +1,9 @@
 """Attention rows reduced to one state a key."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flax import struct
+from jaxtyping import PyTree
 
 from kvjax.evidence.need import Block, Need, Shape
 from kvjax.evidence.reduce import Reduction, Sum
@@ -30,11 +31,11 @@ class AttentionStatistics(Need):
     def serves(self, other: Need) -> bool:
         return isinstance(other, AttentionStatistics) and self.reduction == other.reduction
 
-    def empty(self, shape: Shape) -> Any:
+    def empty(self, shape: Shape) -> PyTree:
         return self.reduction.empty((shape.b, shape.h, shape.g, shape.n))
 
-    def observe(self, old: Any, block: Block) -> Any:
+    def observe(self, old: PyTree, block: Block) -> PyTree:
         return self.reduction.join(old, block.reduced(self.reduction))
 
-    def now(self, block: Block) -> Any:
+    def now(self, block: Block) -> PyTree:
         return block.reduced(self.reduction)

@@ -1,7 +1,7 @@
 """What a gate says of each token: evaluated where the layer's inputs are, one number a token and KV head kept."""
 
 import hashlib
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,8 @@ from jaxtyping import Array, Float32, PyTree
 from kvjax.evidence.need import Block, Shape
 from kvjax.evidence.per_token import PerToken
 from kvjax.gates.gate import Gate, check_gate, read
-from kvjax.types import Layer, table
+from kvjax.protocols import Decoder
+from kvjax.types import Layer, Table, table
 
 
 def origin_of(weights: PyTree) -> str:
@@ -35,7 +36,7 @@ class GateValues(PerToken):
 
     axis: ClassVar[int] = 2
     gate: Gate = struct.field(pytree_node=False)
-    weights: Any = table()
+    weights: Table = table()
     origin: str = struct.field(pytree_node=False, default="")
 
     @classmethod
@@ -54,7 +55,7 @@ class GateValues(PerToken):
     def at(self, layer: Layer) -> "GateValues":
         return self.replace(weights=jax.tree.map(lambda x: jnp.asarray(x)[layer], self.weights))
 
-    def check(self, model: Any) -> None:
+    def check(self, model: Decoder) -> None:
         """Raise ValueError for weights of another model or gate."""
         check_gate(self.gate, self.weights, model)
 

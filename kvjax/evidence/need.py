@@ -1,9 +1,10 @@
 """What every kind of evidence is: a fold over blocks of tokens, computed where a layer holds its weights."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
-from jaxtyping import Array, Float, Float32, Int32
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence.reduce import Reduction
@@ -35,7 +36,7 @@ class Block(Tokens, Protocol):
         """Σ_t A[t, j]: the attention mass each key receives from these tokens, of every query head."""
         ...
 
-    def reduced(self, reduction: Reduction) -> Any:
+    def reduced(self, reduction: Reduction) -> PyTree:
         """A reduction (`kvjax.evidence.reduce`) of the attention rows of these tokens."""
         ...
 
@@ -50,7 +51,7 @@ class Shape:
     n: int
     d: int
     e: int
-    dtype: Any
+    dtype: DTypeLike
 
 
 class Need:
@@ -89,15 +90,15 @@ class Need:
         del layer
         return self
 
-    def empty(self, shape: Shape) -> Any:
+    def empty(self, shape: Shape) -> PyTree:
         """The fold before the first token of a prompt of `shape.n` tokens."""
         raise NotImplementedError(f"{type(self).__name__} must define empty(shape)")
 
-    def observe(self, old: Any, block: Block) -> Any:
+    def observe(self, old: PyTree, block: Block) -> PyTree:
         """The fold after a block of tokens."""
         raise NotImplementedError(f"{type(self).__name__} must define observe(old, block)")
 
-    def now(self, block: Block) -> Any:
+    def now(self, block: Block) -> PyTree:
         """The evidence of a decode step alone, for needs that are not carried."""
         raise NotImplementedError(f"{type(self).__name__} is carried, or must define now(block)")
 
@@ -105,7 +106,7 @@ class Need:
         """Whether what this need records can be read as `other`."""
         return self.key == other.key
 
-    def serve(self, data: Any, other: "Need") -> Any:
+    def serve(self, data: PyTree, other: "Need") -> PyTree:
         """What this need has recorded, as `other` would have recorded it."""
         del other
         return data

@@ -1,11 +1,13 @@
 """Evidence of a second pass: what other queries than the prompt's own make of the prompt."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flax import struct
+from jaxtyping import PyTree
 
 from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.need import Block, Need, Shape
+from kvjax.protocols import LanguageModel
 from kvjax.types import Layer
 
 
@@ -35,22 +37,22 @@ class Probed(Need):
     def at(self, layer: Layer) -> "Probed":
         return self.replace(need=self.need.at(layer))
 
-    def empty(self, shape: Shape) -> Any:
+    def empty(self, shape: Shape) -> PyTree:
         return self.need.empty(shape)
 
-    def observe(self, old: Any, block: Block) -> Any:
+    def observe(self, old: PyTree, block: Block) -> PyTree:
         return self.need.observe(old, block)
 
-    def now(self, block: Block) -> Any:
+    def now(self, block: Block) -> PyTree:
         raise ValueError("nothing is probed while decoding: give a scorer that needs no probe, when=Every(k, score=...)")
 
     def serves(self, other: Need) -> bool:
         return isinstance(other, Probed) and self.name == other.name and self.need.serves(other.need)
 
-    def serve(self, data: Any, other: "Probed") -> Any:
+    def serve(self, data: PyTree, other: "Probed") -> PyTree:
         return self.need.serve(data, other.need)
 
-    def record(self, lm: Any, pre: Any) -> Any:
+    def record(self, lm: LanguageModel, pre: object) -> PyTree:
         """The prefilled prompts with this evidence, for needs that know which tokens their probe is made of."""
         del lm, pre
         raise ValueError(f"{self.key} is of a probe whose tokens only you know: {self.advice}")

@@ -1,18 +1,18 @@
 """What one layer has recorded, and how blocks of tokens are folded into it."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.need import Need, Shape, Tokens
 from kvjax.evidence.per_token import HiddenStates
 from kvjax.evidence.query_moments import Moments, QueryMoments
 from kvjax.evidence.window_queries import WindowQueries
+from kvjax.protocols import Rope
 from kvjax.types import Layer
 
 #: What the published methods read, recorded by `kvjax.prefill` unless told otherwise.
@@ -29,11 +29,11 @@ class Evidence:
         rope: the model's rotary embedding, for scorers that reason about queries at other positions.
     """
 
-    data: dict[str, Any]
+    data: dict[str, object]
     length: Int32[Array, " b"]
-    rope: Any = struct.field(pytree_node=False)
+    rope: Rope | None = struct.field(pytree_node=False)
 
-    def of(self, need: Need) -> Any:
+    def of(self, need: Need) -> PyTree:
         """What was recorded for a need."""
         return self.data[need.key]
 
@@ -58,7 +58,7 @@ class Evidence:
         return self.data[HiddenStates().key]
 
 
-def empty(needs: Iterable[Need], shape: Shape, rope: Any) -> Evidence:
+def empty(needs: Iterable[Need], shape: Shape, rope: Rope | None) -> Evidence:
     """Evidence before the first token."""
     data = {need.key: need.empty(shape) for need in needs}
     return Evidence(data=data, length=jnp.zeros(shape.b, jnp.int32), rope=rope)

@@ -4,12 +4,11 @@ A reduction is a frozen pytree: `of_rows` of some rows, `join` of two stretches 
 probabilities p [b, h, g, t, n] of t queries at `positions`; states are [b, h, g, n], by query head, before any mean over a group.
 """
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from kvjax.types import Layer
 
@@ -37,15 +36,15 @@ class Reduction:
         """A name of its own."""
         raise NotImplementedError(f"{type(self).__name__} must define key")
 
-    def empty(self, shape: tuple[int, int, int, int]) -> Any:
+    def empty(self, shape: tuple[int, int, int, int]) -> PyTree:
         """The state of keys [b, h, g, n] nobody has looked at."""
         raise NotImplementedError(f"{type(self).__name__} must define empty(shape)")
 
-    def of_rows(self, p: Rows, positions: Int32[Array, "b t"], visible: Bool[Array, "b h g t n"]) -> Any:
+    def of_rows(self, p: Rows, positions: Int32[Array, "b t"], visible: Bool[Array, "b h g t n"]) -> PyTree:
         """The state after these rows alone; p is 0 where a query does not see a key."""
         raise NotImplementedError(f"{type(self).__name__} must define of_rows(p, positions, visible)")
 
-    def of_rows_at(self, p: Rows, positions: Int32[Array, "b t"], visible: Bool[Array, "b h g t n"], where: RowsAt) -> Any:
+    def of_rows_at(self, p: Rows, positions: Int32[Array, "b t"], visible: Bool[Array, "b h g t n"], where: RowsAt) -> PyTree:
         """`of_rows`, for reductions that also depend on where the keys stand."""
         del where
         return self.of_rows(p, positions, visible)
@@ -55,7 +54,7 @@ class Reduction:
         del layer
         return self
 
-    def join(self, before: Any, after: Any) -> Any:
+    def join(self, before: PyTree, after: PyTree) -> PyTree:
         """The state of both stretches of rows."""
         raise NotImplementedError(f"{type(self).__name__} must define join(before, after)")
 

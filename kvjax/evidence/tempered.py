@@ -1,10 +1,9 @@
 """Attention tempered and shaken by noise before it is summed (Keyformer)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from kvjax.evidence.reduce import PerKey, Rows, RowsAt, Sum
 from kvjax.kernels.softmax import softmax
@@ -12,7 +11,7 @@ from kvjax.noise import gumbel_at
 from kvjax.types import Layer, Number
 
 
-def tempered(p: Rows, visible: Bool[Array, "b h g t n"], noise: Any, tau: Float32[Array, "b t"]) -> Rows:
+def tempered(p: Rows, visible: Bool[Array, "b h g t n"], noise: PyTree, tau: Float32[Array, "b t"]) -> Rows:
     """softmax_n((ln p + ξ) / τ) over the keys a query sees: of logits x it is softmax((x + ξ) / τ), as ln p = x - const."""
     z = (jnp.log(jnp.where(visible, p, 1.0)) + noise) / tau[:, None, None, :, None]
     return softmax(jnp.where(visible, z, -jnp.inf))

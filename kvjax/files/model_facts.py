@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,21 +12,22 @@ from jax import lax
 from jaxtyping import Array, PyTree
 
 from kvjax.artefacts.artefact import model_facts
+from kvjax.protocols import LanguageModel
 
 
-def facts_of(lm: Any) -> dict[str, Any]:
+def facts_of(lm: LanguageModel) -> dict[str, object]:
     """All of a model that its keys and values depend on, as JSON gives it back."""
     config = dataclasses.asdict(lm.decoder.config)
     facts = model_facts(lm) | config | {"dtype": str(dtype_of(lm)), "parameters": parameter_digest(lm.params)}
     return json.loads(json.dumps(facts))
 
 
-def dtype_of(lm: Any) -> np.dtype:
+def dtype_of(lm: LanguageModel) -> np.dtype:
     """The dtype of the model's keys and values."""
     return lm.params["embed"]["weight"].dtype
 
 
-def check_facts(path: Path, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
+def check_facts(path: Path, theirs: dict[str, object], mine: dict[str, object]) -> None:
     """Raise ValueError naming every fact in which the model differs."""
     differ = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
     if differ:
@@ -37,7 +37,7 @@ def check_facts(path: Path, theirs: dict[str, Any], mine: dict[str, Any]) -> Non
         raise ValueError(f"{path} was saved from another model ({found}): load that model, or prefill with this one")
 
 
-def _short(x: Any) -> str:
+def _short(x: object) -> str:
     text = repr(x)
     return text if len(text) <= 48 else text[:45] + "..."
 
@@ -47,7 +47,7 @@ def named(tree: PyTree) -> list[tuple[str, Array]]:
     return [(name_of(at), x) for at, x in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def name_of(path: Any) -> str:
+def name_of(path: object) -> str:
     """A leaf's path in a pytree as one name."""
     return jax.tree_util.keystr(path, simple=True, separator=".")
 

@@ -6,10 +6,10 @@ import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from safetensors import SafetensorError, safe_open
 from safetensors.flax import save_file
 
@@ -24,7 +24,7 @@ class Kind:
     made_by: str
 
 
-def write(tensors: dict[str, jax.Array], path: Path, header: dict[str, Any]) -> None:
+def write(tensors: dict[str, jax.Array], path: Path, header: dict[str, object]) -> None:
     """Write beside the name, flush to the disk, rename: a file that is there is replaced whole, or not at all.
 
     Raises:
@@ -42,7 +42,7 @@ def write(tensors: dict[str, jax.Array], path: Path, header: dict[str, Any]) -> 
         raise OSError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def read(path: Path, *, kind: Kind) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+def read(path: Path, *, kind: Kind) -> tuple[dict[str, PyTree], dict[str, jax.Array]]:
     """(header, arrays) of a file, every checksum compared.
 
     Args:
@@ -64,7 +64,7 @@ def read(path: Path, *, kind: Kind) -> tuple[dict[str, Any], dict[str, jax.Array
     return header, tensors
 
 
-def header_of(path: Path, *, kind: Kind) -> dict[str, Any]:
+def header_of(path: Path, *, kind: Kind) -> dict[str, object]:
     """The header alone, as `read` gives it; the arrays stay where they are.
 
     Raises:
@@ -91,14 +91,14 @@ def checksum(x: jax.Array | np.ndarray) -> str:
     return _digest(f"{array.dtype} {array.shape}".encode(), array.reshape(-1).view(np.uint8).data)
 
 
-def _digest(*parts: Any) -> str:
+def _digest(*parts: PyTree) -> str:
     found = hashlib.blake2b(digest_size=8)
     for part in parts:
         found.update(part)
     return found.hexdigest()
 
 
-def _header(path: Path, metadata: dict[str, str] | None, kind: Kind) -> dict[str, Any]:
+def _header(path: Path, metadata: dict[str, str] | None, kind: Kind) -> dict[str, object]:
     found = metadata or {}
     if _KEY not in found:
         raise ValueError(f"{path} holds no {kind.holds}: write one with {kind.made_by}")

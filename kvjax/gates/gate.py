@@ -1,11 +1,14 @@
 """What every gate is, and its weights for all layers."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float32, PyTree
+
+from kvjax.attention_inputs import AttentionInputs
+from kvjax.protocols import Decoder
 
 
 class Gate(nn.Module):
@@ -21,12 +24,12 @@ class Gate(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define __call__({', '.join(self.reads)})")
 
 
-def read(gate: Gate, weights: PyTree, inputs: Any) -> Float32[Array, "b h t"]:
+def read(gate: Gate, weights: PyTree, inputs: AttentionInputs) -> Float32[Array, "b h t"]:
     """The gate's values for the tokens whose attention inputs are given; weights of one layer."""
     return gate.apply({"params": weights}, *(getattr(inputs, name) for name in gate.reads))
 
 
-def _example(model: Any, name: str) -> Array:
+def _example(model: Decoder, name: str) -> Array:
     """One token of a field of `AttentionInputs`."""
     if name in ("x", "residual"):
         return jnp.zeros((1, 1, model.config.width))
@@ -34,13 +37,13 @@ def _example(model: Any, name: str) -> Array:
     return jnp.zeros((*heads, model.head_dim))
 
 
-def init_gate(gate: Gate, key: Array, model: Any) -> PyTree:
+def init_gate(gate: Gate, key: Array, model: Decoder) -> PyTree:
     """Weights of all layers, each leaf [l, ...], drawn layer by layer from `key`; `model`: the decoder."""
     inputs = [_example(model, name) for name in gate.reads]
     return jax.vmap(lambda key: gate.init(key, *inputs)["params"])(jax.random.split(key, model.layers))
 
 
-def check_gate(gate: Gate, weights: PyTree, model: Any) -> None:
+def check_gate(gate: Gate, weights: PyTree, model: Decoder) -> None:
     """Raise ValueError where the weights are not this gate's for this model."""
     wanted = _shapes(jax.eval_shape(lambda: init_gate(gate, jax.random.key(0), model)))
     found = _shapes(weights)

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 from jax import lax
+from jaxtyping import PyTree
 
 MACHINES = {"cuda": "an NVIDIA GPU", "cpu": "a CPU"}
 
@@ -36,7 +37,7 @@ class Operation:
     by_name: Mapping[str, str] = MappingProxyType({})
     reversed_as: Mapping[str, str] = MappingProxyType({})
 
-    def call(self, impl: str | None, method: str, *arrays: Any, **static: Any) -> Any:
+    def call(self, impl: str | None, method: str, *arrays: PyTree, **static: object) -> PyTree:
         """`method` of the implementation `impl`; for None of the best that takes the operands on each array's platform.
 
         A kernel is chosen only where JAX compiles for its platform; its derivative is that of the XLA implementation, or the one
@@ -87,7 +88,7 @@ def compiles_for() -> str:
 
 
 @partial(jax.jit, static_argnames=("kernels", "default", "derived", "static"))
-def _on_platform(*arrays: Any, kernels: tuple, default: Any, derived: Any, static: tuple) -> Any:
+def _on_platform(*arrays: PyTree, kernels: tuple, default: Any, derived: Any, static: tuple) -> PyTree:
     """The kernel where the arrays are on a device of its platform, else `default`; the derivative of `derived`."""
     default, derived = partial(default, **dict(static)), partial(derived, **dict(static))
     by_platform = {platform: partial(kernel, **dict(static)) for platform, kernel in kernels}

@@ -1,6 +1,6 @@
 """Evicted tokens averaged into dense slots that say by their bias how many tokens they hold (ZeroMerge)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -13,7 +13,7 @@ from kvjax.merge.match import Matches, blend
 from kvjax.rank_keys import ordered
 from kvjax.select.dense import tail_slots
 from kvjax.stage import Merger
-from kvjax.types import Keys, Mask, Number, Scores
+from kvjax.types import Function, Keys, Mask, Number, Scores
 from kvjax.view import LayerView
 
 #: The bias of a dense slot of a single token: it tells the slot from others, and changes attention by a millionth.
@@ -65,7 +65,7 @@ class IntoDense(Merger):
     biased: ClassVar[bool] = True
     dense: int = struct.field(pytree_node=False, default=1)
     tail_share: Number = 0.1
-    nearest: Any = LargestDot()
+    nearest: Function = LargestDot()
 
     def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:
         evicted, old = view.valid & ~keep, view.valid & (view.bias > 0)

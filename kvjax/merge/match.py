@@ -4,17 +4,16 @@ Work follows the number of evicted slots: they come first in a list that is walk
 a decode step, which evicts one slot a head, a single narrow one. The loops end where the lists do, so gradients flow forward only.
 """
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from kvjax.kernels.compact import first
 from kvjax.score.geometry import unit
-from kvjax.types import Keys, Mask
+from kvjax.types import Keys, Mask, Number
 
 #: Evicted slots handled at a time: memory stays linear in the number of slots. One size would cost a decode step half again.
 _WIDE, _NARROW = 256, 8
@@ -47,7 +46,7 @@ def _listed(mask: Mask) -> Int32[Array, "b h m"]:
     return jnp.pad(first(mask), ((0, 0), (0, 0), (0, _WIDE)))
 
 
-def _part(x: Array, at: Any, size: int) -> Array:
+def _part(x: Array, at: Number, size: int) -> Array:
     return lax.dynamic_slice_in_dim(x, at, size, axis=2)
 
 
@@ -104,7 +103,7 @@ def match(x: Keys, evicted: Mask, targets: Mask) -> Matches:
     return Matches(slot=slot[..., :n], target=target[..., :n], u=u[..., :n])
 
 
-def blend(xs: tuple, matches: Matches, joins: Bool[Array, "b h n"], weights: Any) -> tuple:
+def blend(xs: tuple, matches: Matches, joins: Bool[Array, "b h n"], weights: PyTree) -> tuple:
     """x_j ← (x_j + Σ_i w_i x_i) / (1 + Σ_i c_i) over the matched slots i in `joins` whose target is j.
 
     All slots of a target enter one sum: blending them in turn would give another result. A slot nobody joins keeps its bits.

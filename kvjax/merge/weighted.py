@@ -1,6 +1,6 @@
 """Evicted slots blended into the kept slot most like them, if they are like enough (D2O)."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from flax import struct
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float32
 
 from kvjax.merge.match import Matches, blend, match
 from kvjax.stage import Merger
-from kvjax.types import Mask, Number, Scores
+from kvjax.types import Function, Mask, Number, Scores
 from kvjax.view import LayerView
 
 Rows = Float32[Array, " b"]
@@ -129,9 +129,9 @@ class WeightedNearest(Merger):
     although the heads hold different tokens, and carries tau from one prompt to the next.
     """
 
-    threshold: Any = EMA()
-    weights: Any = SoftmaxWeights()
-    feature: Any = KeyLikeness()
+    threshold: Function = EMA()
+    weights: Function = SoftmaxWeights()
+    feature: KeyLikeness | ValueLikeness | OwnLikeness = KeyLikeness()
     spared: Number = 0
 
     def begin(self, rows: int) -> tuple[Rows, ...]:

@@ -6,16 +6,16 @@ Differs: average pooling by default (the release max-pools 7: pass `MaxPool(7)`)
 `rounded=True` is its safeguard).
 """
 
-from typing import Any
 
 from kvjax.allocate import Adaptive, AdaptiveRounded
 from kvjax.methods.snapkv import snapkv
 from kvjax.policy import Policy
 from kvjax.score import AvgPool
+from kvjax.types import Function
 
 
 def adakv(
-    budget: int | float = 256, window: int = 32, pool: Any = AvgPool(5), alpha: float = 0.2, rounded: bool = False
+    budget: int | float = 256, window: int = 32, pool: Function = AvgPool(5), alpha: float = 0.2, rounded: bool = False
 ) -> Policy:  # fmt: skip
     """SnapKV's scores, a layer's slots shared out to its heads by the scores; every head is sure of alpha · budget."""
     allocate = AdaptiveRounded(alpha=alpha) if rounded else Adaptive(alpha=alpha)

@@ -5,15 +5,15 @@ Stages: score RecentOnTop(WindowAttention) · select Chunks(size) · after the p
 Differs: SnapKV's group means are summed over the KV heads; no reuse of one layer's chunks in the next.
 """
 
-from typing import Any
 
 from kvjax.policy import Policy
 from kvjax.score import AvgPool, RecentOnTop, WindowAttention
 from kvjax.select import Chunks
+from kvjax.types import Function
 
 
 def chunkkv(
-    budget: int | float = 256, size: int = 20, window: int = 32, pool: Any = AvgPool(5), whole: bool = True
+    budget: int | float = 256, size: int = 20, window: int = 32, pool: Function = AvgPool(5), whole: bool = True
 ) -> Policy:  # fmt: skip
     """Keep the chunks of `size` tokens the window attends to most; a share keeps that share of the chunks.
 

@@ -6,18 +6,18 @@ the prompt. Both tables come from an artefact, calibrated once a model (`kvjax c
 Differs: budgets are exact whatever the prompt's length; the default repair is the released code's, the paper's is `ArgMax()`.
 """
 
-from typing import Any
 
 from kvjax.allocate import LayerWeights, RoundRobin
 from kvjax.artefacts.artefact import resolve
 from kvjax.policy import Policy
 from kvjax.score import AvgPool, RetrievalHeads
 from kvjax.select import TopK
+from kvjax.types import Function
 
 
 def compresskv(
-    budget: int | float = 256, artefact: Any = "smollm2-135m", heads: int = 4, window: int = 8, pool: Any = AvgPool(5),
-    *, repair: Any = RoundRobin(), floor: int = 32,
+    budget: int | float = 256, artefact: object = "smollm2-135m", heads: int = 4, window: int = 8, pool: Function = AvgPool(5),
+    *, repair: Function = RoundRobin(), floor: int = 32,
 ) -> Policy:  # fmt: skip
     """Keep the window and what each layer's `heads` best retrieval heads attend to from it, the same tokens for all KV heads.
 

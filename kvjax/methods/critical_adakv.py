@@ -4,16 +4,17 @@
 Stages: as CriticalKV · allocate Adaptive(alpha) on the scores of the first stage. Heads are really of different lengths.
 """
 
-from typing import Any
 
 from kvjax.allocate import Adaptive
 from kvjax.methods.criticalkv import criticalkv
 from kvjax.policy import Policy
 from kvjax.score import AvgPool
+from kvjax.types import Function
 
 
 def critical_adakv(
-    budget: int | float = 256, window: int = 32, pool: Any = AvgPool(5), first: float = 0.5, eps: float = 1e-4, alpha: float = 0.2
+    budget: int | float = 256, window: int = 32,
+    pool: Function = AvgPool(5), first: float = 0.5, eps: float = 1e-4, alpha: float = 0.2
 ) -> Policy:  # fmt: skip
     """CriticalKV with a layer's slots shared out to its heads by attention; every head is sure of alpha · budget."""
     return criticalkv(budget, window, pool, first, eps).replace(allocate=Adaptive(alpha=alpha))

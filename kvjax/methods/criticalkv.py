@@ -6,15 +6,15 @@ Needs the layer's output projection while the prompt is read; one number a slot 
 Differs: norms are averaged over the query heads of a KV head.
 """
 
-from typing import Any
 
 from kvjax.policy import Policy
 from kvjax.score import AvgPool, ValueWeighted, WindowAttention
 from kvjax.select import TopK, TwoStages
+from kvjax.types import Function
 
 
 def criticalkv(
-    budget: int | float = 256, window: int = 32, pool: Any = AvgPool(5), first: float = 0.5, eps: float = 1e-4
+    budget: int | float = 256, window: int = 32, pool: Function = AvgPool(5), first: float = 0.5, eps: float = 1e-4
 ) -> Policy:  # fmt: skip
     """Keep the window; SnapKV's scores fill `first` of the budget, (score + eps) · mean ‖v W_o‖₁ the rest."""
     score = ValueWeighted(WindowAttention(window=window, pool=pool), eps=eps)

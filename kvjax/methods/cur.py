@@ -5,14 +5,14 @@ Stages: score WindowLeverage(window) · select TopK(sinks) · after the prompt. 
 Differs: squared norms in short windows, as kvpress has it, in place of the paper's leverage scores of a random projection.
 """
 
-from typing import Any
 
 from kvjax.policy import Policy
 from kvjax.score import WindowLeverage
 from kvjax.score.leverage import Product
 from kvjax.select import TopK
+from kvjax.types import Function
 
 
-def cur(budget: int | float = 256, sinks: int = 4, window: int | None = 16, combine: Any = Product()) -> Policy:
+def cur(budget: int | float = 256, sinks: int = 4, window: int | None = 16, combine: Function = Product()) -> Policy:
     """Keep the sinks and the tokens of largest key norm times value norm, relative to `window` neighbours."""
     return Policy(score=WindowLeverage(window=window, sinks=sinks, combine=combine), select=TopK(sinks=sinks), budget=budget)

@@ -7,7 +7,6 @@ Differs: the window always stays (the release leaves ties at the highest score t
 those of KV heads, their norms averaged over the group.
 """
 
-from typing import Any
 
 from kvjax.allocate import Adaptive
 from kvjax.allocate.forced import ForcedFirst
@@ -16,9 +15,10 @@ from kvjax.score import AvgPool
 from kvjax.score.worst_case import WorstCase
 from kvjax.select import TopK
 from kvjax.select.forced import ForcedTopK
+from kvjax.types import Function
 
 
-def defensive_kv(budget: int | float = 0.2, window: int = 32, pool: Any = AvgPool(5), threshold: float = 0.9) -> Policy:
+def defensive_kv(budget: int | float = 0.2, window: int = 32, pool: Function = AvgPool(5), threshold: float = 0.9) -> Policy:
     """Keep the window, the tokens that cover `threshold` of a head's attention, and the layer's highest worst cases."""
     return Policy(
         score=WorstCase(window=window, pool=pool, threshold=threshold),

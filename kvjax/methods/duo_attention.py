@@ -7,19 +7,19 @@ Differs: a prompt is read whole, every head attending to all of it; the release 
 sees a cut past. Without noise, ties at the threshold are all full.
 """
 
-from typing import Any
 
 from kvjax.allocate.full_heads import FullHeads
 from kvjax.policy import Policy
 from kvjax.schedule import Every
 from kvjax.score import Recency
 from kvjax.select import TopK
+from kvjax.types import Number
 
 #: What a user brings beside the prompt.
 REQUIRES = ("training",)
 
 
-def duo_attention(pattern: Any, sinks: int = 64, recent: int = 256) -> Policy:
+def duo_attention(pattern: Number, sinks: int = 64, recent: int = 256) -> Policy:
     """Keep all in full heads; in the others the first `sinks` and the last `recent` tokens, after the prompt and at every step.
 
     Args:

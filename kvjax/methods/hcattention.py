@@ -15,10 +15,11 @@ from kvjax.codec import ProductQuantized
 from kvjax.encode import OnHost, Stored
 from kvjax.policy import Policy
 from kvjax.retrieve import SetPerQueryHead, TopP
+from kvjax.types import Function
 
 
 def hcattention(
-    artefact: Any = "smollm2-135m", tau: float = 0.9, placement: Any = OnHost(), heads: Any = SetPerQueryHead()
+    artefact: object = "smollm2-135m", tau: float = 0.9, placement: Any = OnHost(), heads: Function = SetPerQueryHead()
 ) -> Policy:
     """Code every key, keep every value on the host, read the fewest slots whose attention reaches tau.
 

@@ -16,14 +16,16 @@ from kvjax.artefacts.artefact import resolve
 from kvjax.encode import OnHost
 from kvjax.policy import Policy
 from kvjax.retrieve.clusters import Clusters
-from kvjax.retrieve.drift import PivotRefresh, Tumbling
+from kvjax.retrieve.drift import PivotRefresh, Sliding, Tumbling
 from kvjax.score import AvgPool
 from kvjax.score.last_query import LastQuery
+from kvjax.types import Function
 
 
 def heterocache(
-    budget: int | float = 0.5, artefact: Any = "smollm2-135m", theta: float | None = None, w: int = 5, pool: Any = AvgPool(5),
-    *, rounding: Any = Floor(), window: Any = Tumbling(), host: Any = OnHost(), even: bool = False,
+    budget: int | float = 0.5, artefact: object = "smollm2-135m", theta: float | None = None, w: int = 5,
+    pool: Function = AvgPool(5),
+    *, rounding: Function = Floor(), window: Tumbling | Sliding = Tumbling(), host: Any = OnHost(), even: bool = False,
 ) -> Policy:  # fmt: skip
     """Keep all of the prompt for volatile heads and pivots, a share by stability for the others, and refresh the satellites.
 

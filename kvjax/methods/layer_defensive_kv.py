@@ -5,14 +5,14 @@ Stages: as DefensiveKV · allocate ForcedFirst(AcrossModel()).
 Differs: as DefensiveKV; protected and forced tokens are above every score of every layer.
 """
 
-from typing import Any
 
 from kvjax.allocate import AcrossModel, ForcedFirst
 from kvjax.methods.defensive_kv import defensive_kv
 from kvjax.policy import Policy
 from kvjax.score import AvgPool
+from kvjax.types import Function
 
 
-def layer_defensive_kv(budget: int | float = 0.2, window: int = 32, pool: Any = AvgPool(5), threshold: float = 0.9) -> Policy:
+def layer_defensive_kv(budget: int | float = 0.2, window: int = 32, pool: Function = AvgPool(5), threshold: float = 0.9) -> Policy:
     """DefensiveKV's scores, the model's slots shared out to layers and heads by one ranking."""
     return defensive_kv(budget, window, pool, threshold).replace(allocate=ForcedFirst(AcrossModel(), window=window))

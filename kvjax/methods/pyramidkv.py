@@ -4,14 +4,14 @@
 Stages: as SnapKV · allocate Pyramid(beta, window). Exact totals, where the release's floor division exceeds them by up to 5%.
 """
 
-from typing import Any
 
 from kvjax.allocate import Pyramid
 from kvjax.methods.snapkv import snapkv
 from kvjax.policy import Policy
 from kvjax.score import AvgPool
+from kvjax.types import Function
 
 
-def pyramidkv(budget: int | float = 256, window: int = 32, pool: Any = AvgPool(5), beta: int = 20) -> Policy:
+def pyramidkv(budget: int | float = 256, window: int = 32, pool: Function = AvgPool(5), beta: int = 20) -> Policy:
     """SnapKV with linear layer budgets of mean `budget`; the last layer's share past the window is about 1/beta of the mean."""
     return snapkv(budget, window, pool).replace(allocate=Pyramid(beta=beta, window=window))

@@ -5,13 +5,14 @@ Stages: score QueryFilter(filters), or OwnQueryFilter · after the prompt.
 Filters come from `kvjax.calibrate.q_filters`; without them the prompt's own queries give the direction.
 """
 
-from typing import Any
+
+from jaxtyping import PyTree
 
 from kvjax.policy import Policy
 from kvjax.score import OwnQueryFilter, QueryFilter
 
 
-def qfilters(budget: int | float = 256, filters: Any = None, origin: str = "") -> Policy:
+def qfilters(budget: int | float = 256, filters: PyTree = None, origin: str = "") -> Policy:
     """Keep the keys of largest -f · k; `origin` names the model and text the filters came from."""
     score = OwnQueryFilter() if filters is None else QueryFilter(filters=filters, origin=origin)
     return Policy(score=score, budget=budget)

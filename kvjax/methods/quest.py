@@ -5,13 +5,13 @@ Stages: retrieve TopPages(token_budget) · nothing is evicted.
 Differs: generated tokens are read as they come instead of filling pages.
 """
 
-from typing import Any
 
 from kvjax.policy import Policy
 from kvjax.retrieve import OwnPages, TopPages
+from kvjax.types import Function
 
 
-def quest(token_budget: int | float = 1024, page_size: int = 16, skip_layers: int = 2, heads: Any = OwnPages()) -> Policy:
+def quest(token_budget: int | float = 1024, page_size: int = 16, skip_layers: int = 2, heads: Function = OwnPages()) -> Policy:
     """Keep every slot, read `token_budget` of them a query in pages of `page_size`.
 
     Args:

@@ -6,18 +6,19 @@ Differs: a token without a near duplicate forgives nothing (the release forgives
 is the README's (its code has 0.07); evictions are counted from the prompt's end.
 """
 
-from typing import Any
 
 from kvjax.policy import Policy
 from kvjax.schedule import Every
 from kvjax.score import MaxPool, PromptFirst, Redundancy
 from kvjax.score.redundancy import LastDuplicate
 from kvjax.select import TopK
+from kvjax.types import Function
 
 
 def rkv(
-    budget: int | float = 1024, window: int = 8, weight: float = 0.1, tau: float = 0.5, interval: int = 128, pool: Any = MaxPool(7),
-    forgive: Any = LastDuplicate(), pin_prompt: bool = False,
+    budget: int | float = 1024, window: int = 8, weight: float = 0.1, tau: float = 0.5, interval: int = 128,
+    pool: Function = MaxPool(7),
+    forgive: Function = LastDuplicate(), pin_prompt: bool = False,
 ) -> Policy:  # fmt: skip
     """Keep the window and the tokens of highest weight · attention - (1 - weight) · redundancy; pin_prompt keeps the prompt too."""
     score = Redundancy(window=window, weight=weight, tau=tau, pool=pool, forgive=forgive)

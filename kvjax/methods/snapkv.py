@@ -5,13 +5,13 @@ Stages: score WindowAttention(window, pool) · select TopK(recent=window) · aft
 Differs: one decision per KV head from the group mean; the release expands keys to query heads first.
 """
 
-from typing import Any
 
 from kvjax.policy import Policy
 from kvjax.score import AvgPool, WindowAttention
 from kvjax.select import TopK
+from kvjax.types import Function
 
 
-def snapkv(budget: int | float = 256, window: int = 32, pool: Any = AvgPool(5)) -> Policy:
+def snapkv(budget: int | float = 256, window: int = 32, pool: Function = AvgPool(5)) -> Policy:
     """Keep the window and the budget - window tokens it attends to most, smoothed over neighbours."""
     return Policy(score=WindowAttention(window=window, pool=pool), select=TopK(recent=window), budget=budget)

@@ -7,7 +7,8 @@ Differs: a prompt that does not fit the budget by itself is cut when it has been
 all heads of a layer with `shared`, never across layers.
 """
 
-from typing import Any
+
+from jaxtyping import PyTree
 
 from kvjax.policy import Policy
 from kvjax.schedule import Every
@@ -16,8 +17,8 @@ from kvjax.select import TopK
 
 
 def triattention(
-    budget: int | float = 2048, interval: int = 128, recent: int = 0, shared: bool = False, z: bool = False, mean: Any = None,
-    norms: Any = None, origin: str = "",
+    budget: int | float = 2048, interval: int = 128, recent: int = 0, shared: bool = False, z: bool = False, mean: PyTree = None,
+    norms: PyTree = None, origin: str = "",
 ) -> Policy:  # fmt: skip
     """Keep the prompt and the tokens of highest expected attention at distances 1, 2, 4, ..., 65536.
 

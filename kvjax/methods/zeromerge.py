@@ -5,17 +5,17 @@ Stages: score FadingAttention(shrink) · select DenseAndTop(dense, tail_share) �
 Differs: a dense slot of one token carries a bias of a millionth; several tokens evicted at once are merged together.
 """
 
-from typing import Any
 
 from kvjax.merge import IntoDense, LargestDot
 from kvjax.policy import Policy
 from kvjax.schedule import Every
 from kvjax.score import FadingAttention
 from kvjax.select import DenseAndTop
+from kvjax.types import Function
 
 
 def zeromerge(
-    budget: int | float = 0.2, dense: int = 1, tail_share: float = 0.1, shrink: float = 0.98, nearest: Any = LargestDot()
+    budget: int | float = 0.2, dense: int = 1, tail_share: float = 0.1, shrink: float = 0.98, nearest: Function = LargestDot()
 ) -> Policy:  # fmt: skip
     """Keep the last tail_share · budget tokens and the most attended; all others live on in `dense` averages, bias ln count.
 

@@ -6,14 +6,14 @@ Only indices, weights and new rows cross; the weighted sums are computed where t
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.experimental import io_callback
-from jaxtyping import Array, Float, Float32, Int32
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.kernels.compact import Moves
 from kvjax.placement.lists import sources
@@ -44,7 +44,7 @@ class HostRows(Store):
         state: int32 [2], handle and writes.   shape, dtype: of the rows.   owner: what keeps them alive, None inside a program.
     """
 
-    def __init__(self, state: Any, shape: tuple[int, int], dtype: Any, owner: Any = None):
+    def __init__(self, state: PyTree, shape: tuple[int, int], dtype: DTypeLike, owner: object = None):
         self.state, self.shape, self.dtype, self.owner = state, shape, np.dtype(dtype), owner
 
     def tree_flatten(self):
@@ -127,7 +127,7 @@ class ByCallback(OnHost):
     whose runtime has no host memory space; elsewhere `OnHost` is faster.
     """
 
-    def empty(self, slots: int, d: int, dtype: Any) -> HostRows:
+    def empty(self, slots: int, d: int, dtype: DTypeLike) -> HostRows:
         return _store(np.zeros((slots, d), dtype))
 
     def append(self, store: HostRows, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> HostRows:
@@ -174,7 +174,7 @@ def _listed(slots: Int32[Array, "b h n"], count: Int32[Array, "b h"], store: Hos
     return jnp.where(jnp.arange(slots.shape[-1]) < count[..., None], slots, store.shape[0]).reshape(-1)
 
 
-def _write(store: HostRows, write: Any, *operands: Array) -> HostRows:
+def _write(store: HostRows, write: PyTree, *operands: Array) -> HostRows:
     """The store after an ordered write."""
     state = io_callback(write, jax.ShapeDtypeStruct((2,), jnp.int32), store.state, *operands, ordered=True)
     return HostRows(state, store.shape, store.dtype, store.owner)

@@ -1,18 +1,20 @@
 """How a prompt is run through the layers: with exact attention, or in blocks that see an anchor and themselves."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Block
 from kvjax.evidence.reduce import Reduction
 from kvjax.kernels.prefill_attention import column_sums, prefill_attention
+from kvjax.prefill.chunk_block import ChunkBlock
 from kvjax.prefill.rows import reduced_rows
+from kvjax.protocols import Decoder
 from kvjax.types import Keys, Values, size_class
 
 #: Prompts longer than this are run LONG tokens at a time unless told otherwise: less memory, and no slower.
@@ -37,7 +39,7 @@ class PrefillAttention:
     `plan` cuts a prompt into chunks, and says for each with which attention it is run; `attend` is that attention.
     """
 
-    def check(self, decoder: Any, chunk: int | None) -> None:
+    def check(self, decoder: Decoder, chunk: int | None) -> None:
         """Raise ValueError where it fits neither the model nor the size of a chunk asked for."""
 
     def plan(self, length: int, chunk: int | None) -> tuple[int, list[PrefillChunk]]:
@@ -68,7 +70,7 @@ def bucket(length: int, chunk: int | None) -> tuple[int, int]:
 class CausalAttention(PrefillAttention):
     """Every token sees all before it."""
 
-    def check(self, decoder: Any, chunk: int | None) -> None:
+    def check(self, decoder: Decoder, chunk: int | None) -> None:
         """Raise ValueError for a chunk that is no multiple of 64."""
         if chunk is not None and (chunk < 64 or chunk % 64):
             raise ValueError(f"chunk must be a multiple of 64 tokens, at least 64; got {chunk}")
@@ -143,7 +145,7 @@ class StarAttention(PrefillAttention):
         """Tokens of the anchor."""
         return self.size if self.anchor is None else self.anchor
 
-    def check(self, decoder: Any, chunk: int | None) -> None:
+    def check(self, decoder: Decoder, chunk: int | None) -> None:
         """Raise ValueError for a chunk beside the blocks, or a model with sliding windows."""
         if chunk is not None:
             raise ValueError(f"block-wise prefill runs one block of {self.size} at a time: leave chunk={chunk} out")
@@ -163,39 +165,27 @@ class StarAttention(PrefillAttention):
 
 
 @struct.dataclass
-class PromptBlock:
-    """Rows offset .. offset + t of a prompt as evidence sees them; `count` of them are real."""
+class PromptBlock(ChunkBlock):
+    """Rows of a prompt that see everything before them."""
 
-    inputs: AttentionInputs
-    ids: Int32[Array, "b t"]
-    out: Float[Array, "b h g t d"]
-    k: Keys
     lse: Float32[Array, "b h g t"]
-    offset: Int32[Array, " b"]
-    count: Int32[Array, " b"]
     window: int | None = struct.field(pytree_node=False)
 
     def column_sums(self) -> Float32[Array, "b h g n"]:
         length = self.offset + self.count
         return column_sums(self.inputs.q, self.k, self.lse, offset=self.offset[0], length=length, window=self.window)
 
-    def reduced(self, reduction: Reduction) -> Any:
+    def reduced(self, reduction: Reduction) -> PyTree:
         return reduced_rows(
             reduction, self.inputs.q, self.k, self.lse, offset=self.offset[0], count=self.count, window=self.window
         )
 
 
 @struct.dataclass
-class AnchoredBlock:
-    """A block behind its anchor as evidence sees it; k holds the anchor's keys and the block's own, `n` are the prompt's."""
+class AnchoredBlock(ChunkBlock):
+    """Rows of a block behind its anchor; k holds the anchor's keys and the block's own, `n` are the prompt's."""
 
-    inputs: AttentionInputs
-    ids: Int32[Array, "b t"]
-    out: Float[Array, "b h g t d"]
-    k: Keys
     lse: Float32[Array, "b h g t"]
-    offset: Int32[Array, " b"]
-    count: Int32[Array, " b"]
     anchor: int = struct.field(pytree_node=False)
     n: int = struct.field(pytree_node=False)
 
@@ -205,7 +195,7 @@ class AnchoredBlock:
         out = jnp.zeros((*sums.shape[:3], self.n), jnp.float32).at[..., : self.anchor].set(sums[..., : self.anchor])
         return jax.lax.dynamic_update_slice_in_dim(out, sums[..., self.anchor :], self.offset[0], axis=3)
 
-    def reduced(self, reduction: Reduction) -> Any:
+    def reduced(self, reduction: Reduction) -> PyTree:
         raise ValueError(
             f"{type(reduction).__name__} of attention rows is not defined where blocks see only their anchor and themselves: "
             "prefill with CausalAttention()"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from kvjax.checks import check_finite
 from kvjax.prefill.attention import PrefillAttention, PrefillChunk
 from kvjax.prefill.prefilled import PrefilledRow
 from kvjax.prefill.run import _embed, _last_logits, _layer, layer_buffers
+from kvjax.protocols import LanguageModel
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Reading:
     x: list[jax.Array]
 
 
-def begun(lm: Any, ids: list[int], attention: PrefillAttention, chunk: int | None) -> Reading:
+def begun(lm: LanguageModel, ids: list[int], attention: PrefillAttention, chunk: int | None) -> Reading:
     """A prompt before the first layer."""
     n, chunks = attention.plan(len(ids), chunk)
     tokens = np.zeros(n, np.int32)
@@ -39,7 +39,7 @@ def begun(lm: Any, ids: list[int], attention: PrefillAttention, chunk: int | Non
     return Reading(tokens, len(ids), chunks, [_embed(lm.params, part, decoder=lm.decoder) for part in parts])
 
 
-def through(lm: Any, reading: Reading, layer: int, needs: Iterable[ev.Need]) -> PrefilledRow:
+def through(lm: LanguageModel, reading: Reading, layer: int, needs: Iterable[ev.Need]) -> PrefilledRow:
     """One layer of a prompt: its keys, values and evidence. The logits are those after this layer: the model's after the last."""
     decoder, wanted = lm.decoder, ev.of_layer(needs, layer)
     k, v, evidence = layer_buffers(decoder, len(reading.tokens), lm.params["embed"]["weight"].dtype, needs, layer)

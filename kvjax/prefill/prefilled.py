@@ -1,6 +1,5 @@
 """Prompts after prefill."""
 
-from typing import Any
 
 import jax
 import numpy as np
@@ -8,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Float, Float32, Int32
 
 from kvjax.evidence import Evidence, Need
+from kvjax.protocols import Decoder
 
 
 @struct.dataclass
@@ -44,7 +44,7 @@ class Prefilled:
 
     rows: tuple[PrefilledRow, ...]
     needs: tuple[Need, ...]
-    decoder: Any = struct.field(pytree_node=False)
+    decoder: Decoder = struct.field(pytree_node=False)
     first: int = struct.field(pytree_node=False, default=0)
 
     @property

@@ -11,7 +11,6 @@ probe's own take part; the pass itself still attends to everything. Keys outside
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.prefill.probe_block import ProbeBlock
 from kvjax.prefill.probe_checks import Span, check_probe, probe_needs
 from kvjax.prefill.run import _embed
+from kvjax.protocols import LanguageModel
 from kvjax.types import size_class
 
 
@@ -57,7 +57,7 @@ def _layer(weights, x, k, v, data, needs, ids, length, offset, end, span, *, dec
 
 
 def probe_row(
-    lm: Any, row: PrefilledRow, ids: Sequence[int], needs: Iterable[Probed], *, span: Span | None = None, sinks: int = 0,
+    lm: LanguageModel, row: PrefilledRow, ids: Sequence[int], needs: Iterable[Probed], *, span: Span | None = None, sinks: int = 0,
     chunk: int | None = None,
 ) -> PrefilledRow:  # fmt: skip
     """One prompt after one probe: see `probe`."""
@@ -84,7 +84,7 @@ def probe_row(
     return row.replace(evidence=tuple(evidence))
 
 
-def _begun(needs: Iterable[Probed], old: ev.Evidence, n: int, lm: Any) -> dict[str, Any]:
+def _begun(needs: Iterable[Probed], old: ev.Evidence, n: int, lm: LanguageModel) -> dict[str, object]:
     """What earlier probes of the same names have left, or nothing yet."""
     decoder = lm.decoder
     shape = ev.Shape(

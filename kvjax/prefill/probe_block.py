@@ -1,18 +1,16 @@
 """A probe's tokens as evidence sees them: their attention rows over the prompt's frozen keys and their own."""
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Float, Float32, Int32
+from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
-from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence.reduce import Reduction, RowsAt, Sum
 from kvjax.kernels.softmax import softmax
-from kvjax.types import Keys
+from kvjax.prefill.chunk_block import ChunkBlock
 
 #: Numbers of a tile of rows that are alive at once.
 _AT_ONCE = 1 << 22
@@ -30,7 +28,7 @@ class KeysRead:
 def probe_rows(
     reduction: Reduction, q: Float[Array, "b h g t d"], read: KeysRead, *, offset: Int32[Array, " b"], count: Int32[Array, " b"],
     window: int | None,
-) -> Any:  # fmt: skip
+) -> PyTree:  # fmt: skip
     """The reduction, [b h g m], of p_i = softmax_j q_i k_j / sqrt(d) over the keys read, i - window < j <= i = offset + row."""
     b, h, g, t, d = q.shape
     m = read.k.shape[2]
@@ -60,8 +58,8 @@ def visible(read: KeysRead, positions: Int32[Array, "b t"], window: int | None) 
 
 
 @struct.dataclass
-class ProbeBlock:
-    """Rows offset .. offset + t of a prompt's probe; probabilities are taken among `read()`, and told of the span's keys alone.
+class ProbeBlock(ChunkBlock):
+    """Rows of a prompt's probe; probabilities are taken among `read()`, and told of the span's keys alone.
 
     Attributes:
         k: the prompt's keys, and from position `length` on the probe's own.
@@ -69,12 +67,6 @@ class ProbeBlock:
         n: padded length of the prompt.   width: padded length of the span.   sinks: first keys that take part, told or not.
     """
 
-    inputs: AttentionInputs
-    ids: Int32[Array, "b t"]
-    out: Float[Array, "b h g t d"]
-    k: Keys
-    offset: Int32[Array, " b"]
-    count: Int32[Array, " b"]
     length: Int32[Array, ""]
     span: Int32[Array, "2"]
     n: int = struct.field(pytree_node=False)
@@ -103,7 +95,7 @@ class ProbeBlock:
     def column_sums(self) -> Float32[Array, "b h g n"]:
         return self.reduced(Sum())
 
-    def reduced(self, reduction: Reduction) -> Any:
+    def reduced(self, reduction: Reduction) -> PyTree:
         """The reduction's states [b h g n]: of keys outside the span, as if nobody had looked."""
         found = probe_rows(reduction, self.inputs.q, self.read(), offset=self.offset, count=self.count, window=self.window)
         empty = reduction.empty((*self.inputs.q.shape[:3], self.n))

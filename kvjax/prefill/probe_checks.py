@@ -1,19 +1,19 @@
 """What can be wrong with a probe, said before anything is traced."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from kvjax import evidence as ev
 from kvjax.checks import as_rows
 from kvjax.evidence import Probed
 from kvjax.prefill.attention import CausalAttention
 from kvjax.prefill.prefilled import Prefilled
+from kvjax.protocols import Decoder, LanguageModel
 
 #: Start and stop of the prompt's keys that a probe is about.
 Span = tuple[int, int]
 
 
-def probe_needs(needs: Any) -> tuple[Probed, ...]:
+def probe_needs(needs: object) -> tuple[Probed, ...]:
     """A set of needs as a probe records them."""
     given = [needs] if isinstance(needs, ev.Need) else needs
     if not isinstance(given, set | frozenset | list | tuple) or not all(isinstance(need, ev.Need) for need in given):
@@ -28,7 +28,7 @@ def probe_needs(needs: Any) -> tuple[Probed, ...]:
 
 
 def check_probe(
-    lm: Any, pre: Any, tokens: Any, needs: Iterable[Probed], *, span: Span | None, sinks: int, chunk: int | None
+    lm: LanguageModel, pre: object, tokens: object, needs: Iterable[Probed], *, span: Span | None, sinks: int, chunk: int | None
 ) -> list[list[int]]:
     """One list of ids a prompt; raise TypeError or ValueError for everything that can be wrong, before anything is traced."""
     check_model(lm, pre)
@@ -47,7 +47,7 @@ def check_probe(
     return rows
 
 
-def check_model(lm: Any, pre: Any) -> None:
+def check_model(lm: LanguageModel, pre: object) -> None:
     """Raise unless `pre` is a prefill of this model."""
     if not isinstance(pre, Prefilled):
         raise TypeError(f"expected prompts from kvjax.prefill(lm, ids); got {type(pre).__name__}")
@@ -62,7 +62,7 @@ def _check_names(pre: Prefilled, needs: Iterable[Probed]) -> None:
             raise ValueError(f"{recorded[need.key]!r} was probed before: give Probed({need.need!r}, name=...) a name of its own")
 
 
-def check_row(decoder: Any, r: int, ids: list[int], length: int) -> None:
+def check_row(decoder: Decoder, r: int, ids: list[int], length: int) -> None:
     if not ids:
         raise ValueError(f"the probe of prompt {r} is empty: it needs at least one token")
     if min(ids) < 0 or max(ids) >= decoder.vocab:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import cycle, islice
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flax import struct
 
@@ -11,6 +11,7 @@ from kvjax.evidence import ColumnSums, Need, Probed
 from kvjax.prefill.prefilled import Prefilled
 from kvjax.prefill.probe import probe_row, with_rows
 from kvjax.prefill.probe_checks import check_model, check_row
+from kvjax.protocols import LanguageModel
 
 #: What follows the prompt's first tokens, over and over until there are enough.
 SUFFIX = "\n\nAnswer the question above from the text, step by step, and give the answer in the end."
@@ -58,7 +59,7 @@ class PseudoQueries(Probed):
         first = list(ids[: self.front])
         return first + list(islice(cycle(suffix), self.size - len(first)))
 
-    def record(self, lm: Any, pre: Prefilled) -> Prefilled:
+    def record(self, lm: LanguageModel, pre: Prefilled) -> Prefilled:
         """The prefilled prompts with this evidence. Raises ValueError where a prompt and the tokens exceed the model's context."""
         check_model(lm, pre)
         suffix = lm.encode(SUFFIX) if self.suffix is None else self.suffix

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flax import struct
 
@@ -12,6 +12,7 @@ from kvjax.evidence.reduce import Max
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.prefill.probe import probe_row, with_rows
 from kvjax.prefill.probe_checks import Span, check_model, check_row
+from kvjax.protocols import LanguageModel
 
 #: What is asked before the first chunk, and before the others, whose predecessor's last tokens follow.
 FIRST = "\n\nRepeat the text above, word for word."
@@ -75,12 +76,12 @@ class RepeatedContext(Probed):
             return [*requests[0], *ids[start:stop]]
         return [*requests[1], *ids[start - min(self.quoted, self.chunk) : start], *ids[start:stop]]
 
-    def requests(self, lm: Any) -> Requests:
+    def requests(self, lm: LanguageModel) -> Requests:
         """Ids of the requests, without what a tokenizer puts before every text."""
         texts = ((self.first, FIRST), (self.further, FURTHER))
         return tuple(_inside(lm, text) if ids is None else ids for ids, text in texts)
 
-    def record(self, lm: Any, pre: Prefilled) -> Prefilled:
+    def record(self, lm: LanguageModel, pre: Prefilled) -> Prefilled:
         """The prefilled prompts with this evidence. Raises ValueError where a prompt and a chunk exceed the model's context."""
         check_model(lm, pre)
         requests = self.requests(lm)
@@ -97,13 +98,13 @@ class RepeatedContext(Probed):
         ids = row.ids[:length].tolist()
         return [(span, self.tokens(ids, span, requests)) for span in self.spans(length)]
 
-    def _repeated(self, lm: Any, row: PrefilledRow, passes: list[tuple[Span, list[int]]]) -> PrefilledRow:
+    def _repeated(self, lm: LanguageModel, row: PrefilledRow, passes: list[tuple[Span, list[int]]]) -> PrefilledRow:
         for span, ids in passes:
             row = probe_row(lm, row, ids, (self,), span=span, sinks=self.system)
         return row
 
 
-def _inside(lm: Any, text: str) -> list[int]:
+def _inside(lm: LanguageModel, text: str) -> list[int]:
     """Ids of a text that stands inside another."""
     ids, around = lm.encode(text), lm.encode("")
     return ids[len(around) :] if around and ids[: len(around)] == around else ids

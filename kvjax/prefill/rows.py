@@ -1,10 +1,9 @@
 """A prompt's attention rows, reduced a tile at a time."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Float32, Int32
+from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
 from kvjax.evidence.reduce import Reduction, RowsAt
 from kvjax.types import Keys
@@ -16,7 +15,7 @@ _AT_ONCE = 1 << 22
 def reduced_rows(
     reduction: Reduction, q: Float[Array, "b h g t d"], k: Keys, lse: Float32[Array, "b h g t"], *, offset: Int32[Array, ""],
     count: Int32[Array, " b"], window: int | None,
-) -> Any:  # fmt: skip
+) -> PyTree:  # fmt: skip
     """The reduction of the rows p_ij = exp(q_i k_j / sqrt(d) - lse_i) of the first `count` queries; query i is at offset + i."""
     b, h, g, t, _ = q.shape
     n = k.shape[2]

@@ -7,11 +7,11 @@ so every decision taken from them, are the same to the bit whatever stands besid
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from kvjax import evidence as ev
 from kvjax.attention_inputs import AttentionInputs
@@ -19,6 +19,7 @@ from kvjax.cache.heap import trim
 from kvjax.checks import check_finite, check_prompts
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+from kvjax.protocols import Decoder, LanguageModel
 from kvjax.types import Keys, Values
 
 
@@ -54,21 +55,25 @@ def _last_logits(params, x, index, *, decoder):
     return decoder.unembed(params, last)[0, 0]
 
 
-def layer_buffers(decoder: Any, n: int, dtype: Any, needs: Iterable[ev.Need], layer: int) -> tuple[Keys, Values, ev.Evidence]:
+def layer_buffers(
+    decoder: Decoder, n: int, dtype: DTypeLike, needs: Iterable[ev.Need], layer: int
+) -> tuple[Keys, Values, ev.Evidence]:
     """Empty keys, values and evidence for one layer of one prompt of bucket n."""
     shape = (1, decoder.heads, n, decoder.head_dim)
     size = ev.Shape(b=1, h=decoder.heads, g=decoder.groups, n=n, d=decoder.head_dim, e=decoder.config.width, dtype=dtype)
     return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), ev.empty(ev.of_layer(needs, layer), size, decoder.rope)
 
 
-def buffers(decoder: Any, n: int, dtype: Any, needs: Iterable[ev.Need]) -> tuple[list, list, list[ev.Evidence]]:
+def buffers(decoder: Decoder, n: int, dtype: DTypeLike, needs: Iterable[ev.Need]) -> tuple[list, list, list[ev.Evidence]]:
     """Empty keys, values and evidence for every layer of one prompt of bucket n."""
     layers = [layer_buffers(decoder, n, dtype, needs, layer) for layer in range(decoder.layers)]
     k, v, evidence = map(list, zip(*layers, strict=True))
     return k, v, jax.tree.map(jnp.copy, evidence)  # each a buffer of its own, since all of them are given away
 
 
-def _run(lm: Any, chunk: PrefillChunk, tokens: np.ndarray, k: list, v: list, evidence: list, needs: Iterable[ev.Need]) -> jax.Array:
+def _run(
+    lm: LanguageModel, chunk: PrefillChunk, tokens: np.ndarray, k: list, v: list, evidence: list, needs: Iterable[ev.Need]
+) -> jax.Array:
     """One chunk through every layer, in place: hidden states [1, t, e]."""
     end = jnp.asarray([chunk.end], jnp.int32)
     ids = jnp.asarray(tokens[None, chunk.offset : chunk.offset + chunk.width])
@@ -82,7 +87,7 @@ def _run(lm: Any, chunk: PrefillChunk, tokens: np.ndarray, k: list, v: list, evi
 
 
 def _prefill_row(
-    lm: Any, ids: list[int], *, needs: Iterable[ev.Need], attention: PrefillAttention, chunk: int | None, all_logits: bool
+    lm: LanguageModel, ids: list[int], *, needs: Iterable[ev.Need], attention: PrefillAttention, chunk: int | None, all_logits: bool
 ) -> PrefilledRow:
     decoder = lm.decoder
     n, chunks = attention.plan(len(ids), chunk)
@@ -107,7 +112,7 @@ def _prefill_row(
     )
 
 
-def needs_of(needs: Any) -> frozenset[ev.Need]:
+def needs_of(needs: object) -> frozenset[ev.Need]:
     """A policy, several policies, or a set of evidence → the evidence they need."""
     if isinstance(needs, frozenset | set):
         return frozenset(needs)
@@ -116,13 +121,13 @@ def needs_of(needs: Any) -> frozenset[ev.Need]:
     return needs.needs
 
 
-def resolve_needs(needs: Any) -> frozenset[ev.Need]:
+def resolve_needs(needs: object) -> frozenset[ev.Need]:
     """A policy, several policies, or a set of evidence → the evidence a prefill records, without that of a second pass."""
     return frozenset(need for need in needs_of(needs) if not need.second_pass)
 
 
 def prefill(
-    lm, prompts, *, needs: Any = ev.STANDARD, attention: PrefillAttention = CausalAttention(), chunk: int | None = None,
+    lm, prompts, *, needs: object = ev.STANDARD, attention: PrefillAttention = CausalAttention(), chunk: int | None = None,
     all_logits: bool = False,
 ) -> Prefilled:  # fmt: skip
     """Prompts through the model, dense keys and values kept: arguments and errors as in `kvjax.read.prefill`."""

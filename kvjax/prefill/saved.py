@@ -7,10 +7,10 @@ buckets). What is static comes from the model on loading, evidence from a descri
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from kvjax import evidence as ev
 from kvjax.checks import check_finite
@@ -18,6 +18,7 @@ from kvjax.files import tensors as files
 from kvjax.files.model_facts import check_facts, dtype_of, facts_of, name_of, named
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.prefill.run import buffers
+from kvjax.protocols import LanguageModel
 
 #: Raised whenever the header's or a tensor's meaning changes.
 VERSION = 2
@@ -25,7 +26,7 @@ _KIND = files.Kind(holds="prefilled prompt", made_by="kvjax.save_prefilled(pre, 
 _NEEDS = {kind.__name__: kind for kind in (ev.WindowQueries, ev.QueryMoments, ev.ColumnSums, ev.HiddenStates, ev.RawKeys)}
 
 
-def save_prefilled(pre: Prefilled, path: str | Path, lm: Any) -> Path:
+def save_prefilled(pre: Prefilled, path: str | Path, lm: LanguageModel) -> Path:
     """Write prompts, keys, values, evidence and logits to one file; a file that is there is replaced whole, or not at all.
 
     Args:
@@ -50,7 +51,7 @@ def save_prefilled(pre: Prefilled, path: str | Path, lm: Any) -> Path:
     return path
 
 
-def load_prefilled(path: str | Path, lm: Any) -> Prefilled:
+def load_prefilled(path: str | Path, lm: LanguageModel) -> Prefilled:
     """Read what `save_prefilled` wrote: the same arrays to the bit, ready for `kvjax.compress`.
 
     Raises:
@@ -75,7 +76,7 @@ def load_prefilled(path: str | Path, lm: Any) -> Prefilled:
     return pre
 
 
-def _describe(need: Any) -> dict[str, Any]:
+def _describe(need: object) -> dict[str, object]:
     """A need as its name and fields."""
     if type(need) not in _NEEDS.values():
         known = ", ".join(_NEEDS)
@@ -83,7 +84,7 @@ def _describe(need: Any) -> dict[str, Any]:
     return {"need": type(need).__name__, **dataclasses.asdict(need)}
 
 
-def _need(found: dict[str, Any]) -> Any:
+def _need(found: dict[str, object]) -> PyTree:
     """A described need as the object it was."""
     fields = dict(found)
     kind = fields.pop("need")
@@ -92,7 +93,7 @@ def _need(found: dict[str, Any]) -> Any:
     return _NEEDS[kind](**fields)
 
 
-def _empty(lm: Any, buckets: list[int], needs: Iterable[ev.Need], all_logits: bool) -> Prefilled:
+def _empty(lm: LanguageModel, buckets: list[int], needs: Iterable[ev.Need], all_logits: bool) -> Prefilled:
     """A prefill of these buckets, all zeros: its structure, names, shapes and dtypes are those of the file."""
 
     def row(n: int) -> PrefilledRow:
@@ -106,7 +107,7 @@ def _empty(lm: Any, buckets: list[int], needs: Iterable[ev.Need], all_logits: bo
     return Prefilled(rows=tuple(map(row, buckets)), needs=ev.ordered(needs), decoder=lm.decoder)
 
 
-def _check_tensors(path: Path, tensors: dict[str, jax.Array], wanted: dict[str, Any]) -> None:
+def _check_tensors(path: Path, tensors: dict[str, jax.Array], wanted: dict[str, object]) -> None:
     """Raise ValueError unless the file has just these arrays."""
     kinds = [{name: (x.shape, x.dtype) for name, x in group.items()} for group in (wanted, tensors)]
     wrong = sorted(name for name in wanted | tensors if kinds[0].get(name) != kinds[1].get(name))

@@ -1,6 +1,5 @@
 """What policies read of a pass after the prefill, recorded where it is not there yet."""
 
-from typing import Any
 
 from kvjax import evidence as ev
 from kvjax.prefill.prefilled import Prefilled
@@ -8,7 +7,7 @@ from kvjax.prefill.probe_checks import check_model
 from kvjax.prefill.run import needs_of
 
 
-def second_pass(lm, pre: Prefilled, needs: Any) -> Prefilled:
+def second_pass(lm, pre: Prefilled, needs: object) -> Prefilled:
     """The prefilled prompts with all that a policy needs of a second pass; as they are if it needs none.
 
     Args:

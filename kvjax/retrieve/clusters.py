@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from kvjax.head_roles import PIVOT, SATELLITE, is_full
+from kvjax.types import Number
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Clusters:
     pivot: tuple[tuple[int, ...], ...] = field(repr=False)
 
     @classmethod
-    def of(cls, role: Any, cluster: Any) -> "Clusters":
+    def of(cls, role: Number, cluster: Number) -> "Clusters":
         """From tables [L, H]."""
         role, cluster = np.asarray(role), np.asarray(cluster)
         if role.ndim != 2 or role.shape != cluster.shape:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32, UInt32
+from jaxtyping import Array, Bool, Float32, Int32, PyTree, UInt32
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
@@ -18,6 +18,7 @@ from kvjax.kernels.select_top import select_top
 from kvjax.placement import OnHost
 from kvjax.placement.by_callback import ByCallback
 from kvjax.placement.lists import listed
+from kvjax.protocols import Cache, Decoder
 from kvjax.retrieve.clusters import Clusters
 from kvjax.retrieve.pivot_state import PivotState, empty
 from kvjax.retrieve.satellites import deliver
@@ -26,7 +27,7 @@ from kvjax.score.last_query import focus
 from kvjax.score.pool import AvgPool
 from kvjax.select.probable import most_probable, probability_keys
 from kvjax.stage import Retriever
-from kvjax.types import Number
+from kvjax.types import Function, Number
 
 
 @struct.dataclass
@@ -87,9 +88,9 @@ class PivotRefresh(Retriever):
     clusters: Clusters = struct.field(pytree_node=False, repr=False)
     w: int = struct.field(pytree_node=False, default=5)
     theta: Number = 0.5
-    pool: Any = AvgPool(5)
-    heads: Any = GroupMax()
-    window: Any = Tumbling()
+    pool: Function = AvgPool(5)
+    heads: Function = GroupMax()
+    window: Tumbling | Sliding = Tumbling()
     host: Any = OnHost()
     traced: int = struct.field(pytree_node=False, default=32)
     origin: str = struct.field(pytree_node=False, default="")
@@ -102,14 +103,14 @@ class PivotRefresh(Retriever):
     def needs(self) -> frozenset[Need]:
         return frozenset({WindowQueries(1)})
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         if self.clusters.shape != (model.layers, model.heads):
             raise ValueError(
                 f"PivotRefresh has clusters of {self.clusters.shape} layers and KV heads, the model {(model.layers, model.heads)}: "
                 "use the artefact of this model, or calibrate it"
             )
 
-    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
+    def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> PyTree:
         if not encode.movable or jax.tree.leaves(cache.fitted):
             raise ValueError(f"PivotRefresh rewrites single slots: it needs codecs without windows, pages or fits; got {encode}")
         pivots, satellites = self.clusters.pivots, self.clusters.satellites
@@ -145,7 +146,7 @@ class PivotRefresh(Retriever):
         full = self.clusters.full
         return max(0, (mean_budget * full.size - int(count[full].sum())) // max(int((~full).sum()), 1))
 
-    def _first(self, row: Any, decided: Any, base: int, n: int) -> Bool[Array, "p n"]:
+    def _first(self, row: Number, decided: PyTree, base: int, n: int) -> Bool[Array, "p n"]:
         """I_ref of every pivot after the prompt."""
         least, found = jnp.asarray([base], jnp.int32), []
         for at, h in self.clusters.pivots:
@@ -163,14 +164,14 @@ class PivotRefresh(Retriever):
                 state = state.replace(k=state.host.adopt(k, state.k), v=state.host.adopt(v, state.v))
         return state
 
-    def begin(self, cache: Any) -> Any:
+    def begin(self, cache: Cache) -> PyTree:
         if cache.evidence:
             raise ValueError("PivotRefresh needs prompt slots that keep their place: use when=AfterPrefill() or another retriever")
         if self.clusters.pivots and not isinstance(cache.retrieval, PivotState):
             raise ValueError("the cache has no copy of the satellites' prompts: compress it with this policy")
         return cache
 
-    def attend(self, inputs: AttentionInputs, cache: Any, context: AttendContext):
+    def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         pivots, state = self.clusters.of_layer(context.layer), cache.retrieval
         if not pivots:
             return *context.encode.attention(inputs.q, cache, context), cache
@@ -183,7 +184,7 @@ class PivotRefresh(Retriever):
         rank, k = lax.optimization_barrier((rank, cache.k))  # keys may be read for it by themselves: before the pool is written
         return out, lse, cache.replace(k=k, retrieval=state.replace(fresh=(*state.fresh, rank)))
 
-    def end(self, cache: Any, encode: Encoder, *, count: Int32[Array, " b"]) -> Any:
+    def end(self, cache: Cache, encode: Encoder, *, count: Int32[Array, " b"]) -> PyTree:
         if not self.clusters.pivots:
             return cache
         cache = deliver(cache, encode, self.clusters, real=count > 0)

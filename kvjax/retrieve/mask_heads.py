@@ -1,18 +1,18 @@
 """Some query heads put out of action while decoding: what a head is worth is what is lost without it."""
 
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.encoder import Encoder
+from kvjax.protocols import Cache, Decoder
 from kvjax.retrieve.full_attention import FullAttention
 from kvjax.stage import Retriever
-from kvjax.types import Layer, Queries, table
+from kvjax.types import Layer, Queries, Table, table
 
 
 def silenced(x: Float[Array, "b h g t d"], mask: Bool[Array, " q"]) -> Float[Array, "b h g t d"]:
@@ -59,9 +59,9 @@ class MaskHeads(Retriever):
     Source: CompressKV, arXiv 2508.02401, the masking ablation (there with the queries at zero).
     """
 
-    mask: Any = table()
-    inner: Any = FullAttention()
-    mode: Any = ZeroQuery()
+    mask: Table = table()
+    inner: Retriever = FullAttention()
+    mode: ZeroQuery | ZeroOutput = ZeroQuery()
     origin: str = struct.field(pytree_node=False, default="")
 
     stepwise = property(lambda self: self.inner.stepwise)
@@ -73,22 +73,22 @@ class MaskHeads(Retriever):
     def at(self, layer: Layer) -> "MaskHeads":
         return self.replace(mask=jnp.asarray(self.mask)[layer], inner=self.inner.at(layer))
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         mask, wanted = np.asarray(self.mask), (model.layers, model.heads * model.groups)
         if mask.shape != wanted or mask.dtype != bool:
             raise ValueError(f"MaskHeads wants a bool mask [layers, query heads] = {wanted}; got {mask.dtype} {mask.shape}")
         self.inner.check(model, length, mean_budget)
 
-    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Any:
+    def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> PyTree:
         return self.inner.build(rows, decided, cache, encode)
 
-    def begin(self, cache: Any) -> Any:
+    def begin(self, cache: Cache) -> PyTree:
         return self.inner.begin(cache)
 
-    def attend(self, inputs: AttentionInputs, cache: Any, context: AttendContext):
+    def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         masked = inputs.replace(q=self.mode.before(inputs.q, self.mask))
         out, lse, cache = self.inner.attend(masked, cache, context)
         return self.mode.after(out, self.mask), lse, cache
 
-    def end(self, cache: Any, encode: Encoder, *, count: Any) -> Any:
+    def end(self, cache: Cache, encode: Encoder, *, count: Int32[Array, " b"]) -> PyTree:
         return self.inner.end(cache, encode, count=count)

@@ -1,12 +1,11 @@
 """What the keys of each page of a region are at least and at most, channel by channel."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.cache.retriever_state import RetrieverState
 
@@ -23,8 +22,8 @@ class PageBounds(RetrieverState):
         most: as many as any row's, rounded up: the size of a list.   size: slots of a page.
     """
 
-    low: Any
-    high: Any
+    low: PyTree
+    high: PyTree
     full: Int32[Array, "l b h"]
     pages: Int32[Array, " b"]
     most: int = struct.field(pytree_node=False)
@@ -35,11 +34,11 @@ class PageBounds(RetrieverState):
         """Share of a head's pages that a query of a layer that selects reads."""
         return jnp.minimum(self.pages[:, None], self.full) / jnp.maximum(self.full, 1)
 
-    def split(self) -> tuple["PageBounds", Any]:
+    def split(self) -> tuple["PageBounds", PyTree]:
         """The state without the bounds, which decoding only reads, and the bounds."""
         return self.replace(low=None, high=None), (self.low, self.high)
 
-    def joined(self, bounds: Any) -> "PageBounds":
+    def joined(self, bounds: PyTree) -> "PageBounds":
         """The state with its bounds."""
         return self.replace(low=bounds[0], high=bounds[1])
 

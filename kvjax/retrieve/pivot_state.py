@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
+from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, UInt32
 
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.types import size_class
@@ -28,8 +28,8 @@ class PivotState(RetrieverState):
         host: the home of k and v.   slot_nbytes: bytes of one slot's key and value there.
     """
 
-    k: Any
-    v: Any
+    k: PyTree
+    v: PyTree
     offset: Int32[Array, "b m"]
     room: Int32[Array, "b m"]
     held: Int32[Array, "b p"]
@@ -52,11 +52,11 @@ class PivotState(RetrieverState):
         """Bytes that went from the host to the device for each row, keys and values: 2 d b_e Σ L_m over all refreshes."""
         return self.fetched * self.slot_nbytes
 
-    def split(self) -> tuple["PivotState", Any]:
+    def split(self) -> tuple["PivotState", PyTree]:
         """The state without its stores, which decoding only reads, and the stores."""
         return self.replace(k=None, v=None), (self.k, self.v)
 
-    def joined(self, stores: Any) -> "PivotState":
+    def joined(self, stores: PyTree) -> "PivotState":
         """The state with its stores."""
         return self.replace(k=stores[0], v=stores[1])
 

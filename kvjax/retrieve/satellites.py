@@ -1,6 +1,5 @@
 """From the host to the device: the tokens a pivot looks at, over the prompt slots of its satellites."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +11,15 @@ from kvjax.codec import Codec
 from kvjax.encode import Stored
 from kvjax.kernels.compact import first
 from kvjax.kernels.select_top import select_top
+from kvjax.protocols import Cache
 from kvjax.retrieve.clusters import Clusters
+from kvjax.types import Layer, Number
 
 #: Slots fetched at a time.
 _BLOCK = 256
 
 
-def stored(codec: Codec, x: Array, pos: Array, *, layer: Any, head: Any, heads: int) -> PyTree:
+def stored(codec: Codec, x: Array, pos: Array, *, layer: Layer, head: Number, heads: int) -> PyTree:
     """Keys or values [n d] of one head at positions [n] as stored rows, leaves [n ...], with a traced layer and head.
 
     A codec with tables is run for all `heads`; one without, for the one.
@@ -30,7 +31,7 @@ def stored(codec: Codec, x: Array, pos: Array, *, layer: Any, head: Any, heads: 
     return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x[0], head if many > 1 else 0, 0, keepdims=False), rows)
 
 
-def waiting(state: Any, clusters: Clusters, real: Bool[Array, " b"]) -> tuple[Int32[Array, " bm"], Int32[Array, ""]]:
+def waiting(state: PyTree, clusters: Clusters, real: Bool[Array, " b"]) -> tuple[Int32[Array, " bm"], Int32[Array, ""]]:
     """Pairs row · satellites + satellite that are to be refreshed, first in the list, and their count.
 
     A satellite with more prompt slots than its pivot holds is left as it is.
@@ -40,7 +41,7 @@ def waiting(state: Any, clusters: Clusters, real: Bool[Array, " b"]) -> tuple[In
     return first(flags.reshape(1, 1, -1))[0, 0], flags.sum().astype(jnp.int32)
 
 
-def deliver(cache: Any, encode: Stored, clusters: Clusters, *, real: Bool[Array, " b"]) -> Any:
+def deliver(cache: Cache, encode: Stored, clusters: Clusters, *, real: Bool[Array, " b"]) -> PyTree:
     """Satellites of pending pivots overwritten with J_m = topk(latest, L_m), ascending; rows that are not real wait.
 
     Costs nothing where nothing is pending: the loops run as often as there are blocks to move.
@@ -71,7 +72,7 @@ def deliver(cache: Any, encode: Stored, clusters: Clusters, *, real: Bool[Array,
     return cache.replace(k=k, v=v, pos=pos, state=slot_state, retrieval=state)
 
 
-def _overwrite(pools, cache: Any, encode: Stored, clusters: Clusters, *, row, member, ranks, layer, head, pivot):
+def _overwrite(pools, cache: Cache, encode: Stored, clusters: Clusters, *, row, member, ranks, layer, head, pivot):
     """One satellite's prompt slots, block by block."""
     state, room = cache.retrieval, cache.retrieval.room[row, member]
     here, there = cache.start[layer, row, head], cache.start[layer, row, pivot]

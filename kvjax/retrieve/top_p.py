@@ -1,11 +1,11 @@
 """Each query reads the fewest slots whose attention reaches a share tau of the mass (HCAttention)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float32
+from jaxtyping import Array, Bool, Float32, PyTree
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
@@ -13,8 +13,9 @@ from kvjax.cache.retriever_state import RetrieverState
 from kvjax.encoder import Encoder
 from kvjax.kernels.ragged_attention import log_denominator, probabilities
 from kvjax.kernels.select_top_p import select_top_p, top_p_mask
+from kvjax.protocols import Cache
 from kvjax.stage import Retriever
-from kvjax.types import Number
+from kvjax.types import Function, Number
 
 PerQuery = Float32[Array, "b h g t n"]
 
@@ -23,7 +24,7 @@ PerQuery = Float32[Array, "b h g t n"]
 class SetPerQueryHead:
     """Every query head has a set of its own: the literal reading, and the default."""
 
-    def __call__(self, scores: PerQuery, tau: Number) -> tuple[PerQuery, Any]:
+    def __call__(self, scores: PerQuery, tau: Number) -> tuple[PerQuery, PyTree]:
         return select_top_p(scores, tau)
 
 
@@ -31,7 +32,7 @@ class SetPerQueryHead:
 class UnionOfGroup:
     """The query heads of a KV head read the union of their sets: one gather for the group."""
 
-    def __call__(self, scores: PerQuery, tau: Number) -> tuple[PerQuery, Any]:
+    def __call__(self, scores: PerQuery, tau: Number) -> tuple[PerQuery, PyTree]:
         own, lse = select_top_p(scores, tau)
         return jnp.where((own > 0).any(2, keepdims=True), probabilities(scores, lse), 0.0), lse
 
@@ -40,7 +41,7 @@ class UnionOfGroup:
 class SetOfGroupMean:
     """The query heads of a KV head read the set of their mean attention."""
 
-    def __call__(self, scores: PerQuery, tau: Number) -> tuple[PerQuery, Any]:
+    def __call__(self, scores: PerQuery, tau: Number) -> tuple[PerQuery, PyTree]:
         lse = log_denominator(scores)
         a = probabilities(scores, lse)
         return jnp.where(top_p_mask(a.mean(2, keepdims=True), tau), a, 0.0), lse
@@ -113,19 +114,19 @@ class TopP(Retriever):
 
     padded: ClassVar[bool] = True
     tau: Number = 0.9
-    heads: Any = SetPerQueryHead()
-    weights: Any = Unnormalized()
+    heads: Function = SetPerQueryHead()
+    weights: Function = Unnormalized()
 
     def __post_init__(self):
         if isinstance(self.tau, int | float) and not 0.0 < self.tau <= 1.0:
             raise ValueError(f"tau is a share of the attention mass, in (0, 1]; got {self.tau}")
 
-    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> Reading:
+    def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> Reading:
         del cache, encode
         zeros = jnp.zeros((decided[0].count.shape[0], len(rows)), jnp.float32)
         return Reading(picked=zeros, seen=zeros)
 
-    def attend(self, inputs: AttentionInputs, cache: Any, context: AttendContext):
+    def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         scores = context.encode.scores(inputs.q, cache, context)
         a, lse = self.heads(scores, self.tau)
         out = context.encode.weighted_sum(cache, context, self.weights(a), inputs.q.shape[-1])

@@ -1,12 +1,12 @@
 """Each query reads the pages whose keys could match it best (Quest)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
@@ -14,9 +14,10 @@ from kvjax.budget import check_budget, slots_of
 from kvjax.encoder import Encoder
 from kvjax.kernels.gather_attention import gather_attention
 from kvjax.kernels.ragged_attention import ragged_attention
+from kvjax.protocols import Cache
 from kvjax.retrieve.page_bounds import PageBounds, page_bounds, upper_bounds
 from kvjax.stage import Retriever
-from kvjax.types import ALIGN, Number, power_of_two, size_class
+from kvjax.types import ALIGN, Function, Number, power_of_two, size_class
 
 PerPage = Float32[Array, "b h _ p"]
 
@@ -60,14 +61,14 @@ class TopPages(Retriever):
     token_budget: Number = 1024
     page_size: int = struct.field(pytree_node=False, default=16)
     skip_layers: int = struct.field(pytree_node=False, default=2)
-    heads: Any = OwnPages()
+    heads: Function = OwnPages()
 
     def __post_init__(self):
         check_budget(self.token_budget)
         if self.page_size < 1 or self.page_size % ALIGN:
             raise ValueError(f"a page is a multiple of {ALIGN} slots, as regions are aligned; got page_size={self.page_size}")
 
-    def build(self, rows: list, decided: list, cache: Any, encode: Encoder) -> PageBounds:
+    def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> PageBounds:
         if not encode.dense:
             raise ValueError(f"TopPages reads keys and values as numbers on the device; got {encode}: use Stored()")
         held = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
@@ -85,7 +86,7 @@ class TopPages(Retriever):
         asked = slots_of(self.token_budget, length)
         return full if asked >= length else max(3, asked // self.page_size) - 1
 
-    def begin(self, cache: Any) -> Any:
+    def begin(self, cache: Cache) -> PyTree:
         if cache.evidence:
             raise ValueError("TopPages needs slots that keep their place: use when=AfterPrefill() or another retriever")
         if not isinstance(state := cache.retrieval, PageBounds):
@@ -97,7 +98,7 @@ class TopPages(Retriever):
             )
         return cache
 
-    def attend(self, inputs: AttentionInputs, cache: Any, context: AttendContext):
+    def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         layer, q = context.layer, inputs.q
         if layer < self.skip_layers or context.window is not None:
             return *context.encode.attention(q, cache, context), cache
@@ -109,7 +110,7 @@ class TopPages(Retriever):
         rest = ragged_attention(q, cache.k, cache.v, cache.pos, *where, context.positions, bias=cache.bias)
         return *together(paged, rest), cache
 
-    def _paged(self, q: Float[Array, "b h g 1 d"], cache: Any, layer: int):
+    def _paged(self, q: Float[Array, "b h g 1 d"], cache: Cache, layer: int):
         """Attention over the pages chosen, (out, lse)."""
         state, (b, h, g, _, d) = cache.retrieval, q.shape
         bounds = self.heads(upper_bounds(q[:, :, :, 0], state.low[layer - self.skip_layers], state.high[layer - self.skip_layers]))

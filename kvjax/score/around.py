@@ -1,10 +1,10 @@
 """Scorers that change what another one says."""
 
-from typing import Any
 
 from jaxtyping import PyTree
 
 from kvjax.evidence import Evidence, Need
+from kvjax.protocols import Decoder
 from kvjax.stage import Scorer
 from kvjax.types import Layer, Scores
 from kvjax.view import LayerView
@@ -20,7 +20,7 @@ class Around(Scorer):
     def at(self, layer: Layer) -> "Around":
         return self.replace(score_of=self.score_of.at(layer))
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         self.score_of.check(model, length, mean_budget)
 
     def init(self, shape: tuple[int, int, int]) -> PyTree:

@@ -1,6 +1,5 @@
 """Keys that span the space of the others, beside attention from both sides (Compactor)."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +39,7 @@ class Compactor(Scorer):
     Keys are those before the rotary embedding. Source: Compactor, arXiv 2507.08143, section 3.
     """
 
-    attention: Any = NonCausalAttention()
+    attention: Scorer = NonCausalAttention()
     budget: Number = 0.5
     width: int | None = struct.field(pytree_node=False, default=48)
     seed: int = struct.field(pytree_node=False, default=0)

@@ -1,17 +1,17 @@
 """Attention to come as a series in the distance, from where queries gather before rotation (TriAttention)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.evidence import Evidence, Need
 from kvjax.evidence.query_pairs import QueryPairs, pair_norms
+from kvjax.protocols import Decoder, Rope
 from kvjax.score.heads import GroupMax
 from kvjax.stage import Scorer
-from kvjax.types import Keys, Layer, Scores, later_table
+from kvjax.types import Function, Keys, Layer, Scores, Table, later_table
 from kvjax.view import LayerView
 
 #: Distances ahead: 1, 2, 4, ..., 65536.
@@ -19,7 +19,7 @@ OFFSETS = tuple(2**i for i in range(17))
 
 
 def ahead(
-    mu: Float[Array, "b h g d"], k: Keys, *, rope: Any, at: Int32[Array, " b"], offsets: tuple[int, ...], largest: bool
+    mu: Float[Array, "b h g d"], k: Keys, *, rope: Rope | None, at: Int32[Array, " b"], offsets: tuple[int, ...], largest: bool
 ) -> Float32[Array, "b h g n"]:
     """Mean, or maximum, over the offsets δ of (mu rotated to at + δ) · k, for rotated keys.
 
@@ -41,7 +41,7 @@ def beside(mu: Float[Array, "b h g d"], m: Float[Array, "b h g half"], k: Keys, 
     return jnp.einsum("bhgf,bhnf->bhgn", spread, pair_norms(k), precision="highest")
 
 
-def standardised(u: Float32[Array, "b h g n"], valid: Any) -> Float32[Array, "b h g n"]:
+def standardised(u: Float32[Array, "b h g n"], valid: PyTree) -> Float32[Array, "b h g n"]:
     """z-score over the tokens of each query head."""
     there, count = valid[:, :, None], jnp.maximum(valid.sum(-1), 1)[:, :, None, None]
     off = jnp.where(there, u - jnp.where(there, u, 0.0).sum(-1, keepdims=True) / count, 0.0)
@@ -61,7 +61,7 @@ class OwnDistanceSeries(Scorer):
     Source: TriAttention, arXiv 2604.04921, section 3. A rotary attention scale enters squared, as it does in attention.
     """
 
-    heads: Any = GroupMax()
+    heads: Function = GroupMax()
     offsets: tuple[int, ...] = struct.field(pytree_node=False, default=OFFSETS)
     largest: bool = struct.field(pytree_node=False, default=False)
     series: bool = struct.field(pytree_node=False, default=True)
@@ -92,8 +92,8 @@ class DistanceSeries(OwnDistanceSeries):
         mean: float [L, H, G, d].   norms: float [L, H, G, d/2].   origin: what they came from; equal origins are equal scorers.
     """
 
-    mean: Any = later_table()
-    norms: Any = later_table()
+    mean: Table = later_table()
+    norms: Table = later_table()
     origin: str = struct.field(pytree_node=False, default="")
 
     @property
@@ -103,7 +103,7 @@ class DistanceSeries(OwnDistanceSeries):
     def at(self, layer: Layer) -> "DistanceSeries":
         return self.replace(mean=jnp.asarray(self.mean)[layer], norms=jnp.asarray(self.norms)[layer])
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         wanted, found = (model.layers, model.heads, model.groups, model.head_dim), np.shape(self.mean)
         if found != wanted:
             raise ValueError(f"DistanceSeries wants mean queries [layers, KV heads, groups, d] = {list(wanted)}; got {list(found)}")

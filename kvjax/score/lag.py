@@ -1,11 +1,10 @@
 """How unevenly a token's channels spread in the range of the tokens that follow it (LagKV)."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Float32, Int32
+from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
 from kvjax.evidence import Evidence
 from kvjax.stage import Scorer
@@ -75,7 +74,7 @@ class LagSpread(Scorer):
         return jnp.where(inside, u, behind).astype(jnp.float32)
 
 
-def _aligned(x: Any, pad: Int32[Array, "b h"], lag: int) -> Array:
+def _aligned(x: PyTree, pad: Int32[Array, "b h"], lag: int) -> Array:
     """Slots [b, h, n, d] as blocks [b, h, p, lag, d], `pad` slots in front of the first; zeros where there is none."""
     n = x.shape[2]
     at = jnp.arange(-(-(n + lag - 1) // lag) * lag) - pad[..., None]

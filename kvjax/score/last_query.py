@@ -1,6 +1,5 @@
 """Attention of the last prompt query alone, smoothed along all tokens (HeteroCache)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -12,11 +11,11 @@ from kvjax.kernels.window_scores import window_scores
 from kvjax.score.heads import GroupMax
 from kvjax.score.pool import AvgPool
 from kvjax.stage import Scorer
-from kvjax.types import Scores
+from kvjax.types import Function, Scores
 from kvjax.view import LayerView
 
 
-def focus(z: Float32[Array, "b w g n"], valid: Bool[Array, "b n"], *, pool: Any, heads: Any) -> Float32[Array, "b w n"]:
+def focus(z: Float32[Array, "b w g n"], valid: Bool[Array, "b n"], *, pool: Function, heads: Function) -> Float32[Array, "b w n"]:
     """s = heads(pool(softmax_n(z))) of the scores z = q k / sqrt(d) of w queries of one KV head, each query by itself.
 
     Zero where not valid: there z is -inf; `pool` runs over the slots in the order given.
@@ -36,8 +35,8 @@ class LastQuery(Scorer):
     Source: HeteroCache, arXiv 2601.13684, section 4.3; the group maximum is the released code's, the paper does not say.
     """
 
-    pool: Any = AvgPool(5)
-    heads: Any = GroupMax()
+    pool: Function = AvgPool(5)
+    heads: Function = GroupMax()
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -1,13 +1,12 @@
 """How much of a window's energy a token holds in its key and its value (CUR)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
 
 from kvjax.evidence import Evidence
 from kvjax.stage import Scorer
-from kvjax.types import Keys, Mask, Number, Scores
+from kvjax.types import Function, Keys, Mask, Number, Scores
 from kvjax.view import LayerView
 
 
@@ -65,7 +64,7 @@ class WindowLeverage(Scorer):
 
     window: int | None = struct.field(pytree_node=False, default=16)
     sinks: Number = 4
-    combine: Any = Product()
+    combine: Function = Product()
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         del evidence

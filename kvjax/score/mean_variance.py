@@ -1,6 +1,5 @@
 """Attention of the last queries, and how much it varies from one to the next (CAKE)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -10,7 +9,7 @@ from kvjax.score.heads import GroupMean
 from kvjax.score.pool import AvgPool
 from kvjax.score.window_rows import before_window, mean_and_variance, real_rows, window_rows
 from kvjax.stage import Scorer
-from kvjax.types import Number, Scores
+from kvjax.types import Function, Number, Scores
 from kvjax.view import LayerView
 
 
@@ -29,8 +28,8 @@ class MeanAndVariance(Scorer):
 
     window: int = struct.field(pytree_node=False, default=32)
     gamma: Number = 200.0
-    pool: Any = AvgPool(5)
-    heads: Any = GroupMean()
+    pool: Function = AvgPool(5)
+    heads: Function = GroupMean()
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -1,6 +1,5 @@
 """Attention received from a token's neighbours on both sides (Compactor)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -10,7 +9,7 @@ from kvjax.evidence.chunk_attention import ChunkAttention
 from kvjax.score.norm import norm
 from kvjax.score.pool import AvgPool
 from kvjax.stage import Scorer
-from kvjax.types import Mask, Scores
+from kvjax.types import Function, Mask, Scores
 from kvjax.view import LayerView
 
 
@@ -34,7 +33,7 @@ class NonCausalAttention(Scorer):
     """
 
     chunk: int = struct.field(pytree_node=False, default=256)
-    pool: Any = AvgPool(3)
+    pool: Function = AvgPool(3)
     filled: bool = struct.field(pytree_node=False, default=False)
 
     @property

@@ -1,6 +1,5 @@
 """The prompt pinned while decoding: its tokens go before all that were decoded."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -9,6 +8,7 @@ from jaxtyping import PyTree
 from kvjax.evidence import Evidence
 from kvjax.score.around import Around
 from kvjax.score.position import Recency
+from kvjax.stage import Scorer
 from kvjax.types import Scores
 from kvjax.view import LayerView
 
@@ -24,7 +24,7 @@ class PromptFirst(Around):
         score_of: the scorer.
     """
 
-    score_of: Any = Recency()
+    score_of: Scorer = Recency()
 
     def init(self, shape: tuple[int, int, int]) -> tuple[PyTree, Scores]:
         return self.score_of.init(shape), jnp.zeros(shape, jnp.float32)

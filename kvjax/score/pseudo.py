@@ -1,6 +1,5 @@
 """Attention of pseudo queries at the positions to come as the score (DapQ)."""
 
-from typing import Any
 
 from flax import struct
 
@@ -8,7 +7,7 @@ from kvjax.evidence import Evidence, Need
 from kvjax.prefill.pseudo_queries import PseudoQueries
 from kvjax.score.heads import GroupMean
 from kvjax.stage import Scorer
-from kvjax.types import Scores
+from kvjax.types import Function, Scores
 from kvjax.view import LayerView
 
 
@@ -23,7 +22,7 @@ class PseudoAttention(Scorer):
     """
 
     queries: PseudoQueries = PseudoQueries()
-    heads: Any = GroupMean()
+    heads: Function = GroupMean()
 
     @property
     def needs(self) -> frozenset[Need]:

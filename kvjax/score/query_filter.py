@@ -1,6 +1,5 @@
 """Keys against the one direction that a head's queries share (Q-Filters)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +8,9 @@ from jaxtyping import Array, Float, Float32
 
 from kvjax.evidence import Evidence, Need
 from kvjax.evidence.query_spread import QuerySpread, Spread
+from kvjax.protocols import Decoder
 from kvjax.stage import Scorer
-from kvjax.types import Keys, Layer, Scores, table
+from kvjax.types import Keys, Layer, Scores, Table, table
 from kvjax.view import LayerView
 
 
@@ -36,13 +36,13 @@ class QueryFilter(Scorer):
     Source: Q-Filters, arXiv 2503.02812, section 3.
     """
 
-    filters: Any = table()
+    filters: Table = table()
     origin: str = struct.field(pytree_node=False, default="")
 
     def at(self, layer: Layer) -> "QueryFilter":
         return self.replace(filters=jnp.asarray(self.filters)[layer])
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         wanted, found = (model.layers, model.heads, model.head_dim), np.shape(self.filters)
         if found != wanted:
             raise ValueError(f"QueryFilter wants filters [layers, KV heads, head dimension] = {list(wanted)}; got {list(found)}")

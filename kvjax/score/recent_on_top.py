@@ -1,6 +1,5 @@
 """Recent tokens lifted above the best score there is, where tokens are ranked in company (ChunkKV)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -8,6 +7,7 @@ from flax import struct
 from kvjax.evidence import Evidence
 from kvjax.score.around import Around
 from kvjax.score.window import WindowAttention
+from kvjax.stage import Scorer
 from kvjax.types import Number, Scores
 from kvjax.view import LayerView
 
@@ -22,7 +22,7 @@ class RecentOnTop(Around):
         score_of: the scorer.   recent: tokens lifted.
     """
 
-    score_of: Any = WindowAttention()
+    score_of: Scorer = WindowAttention()
     recent: Number = 32
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:

@@ -1,6 +1,5 @@
 """Attention of a pass that repeats the prompt as the score (KVzip)."""
 
-from typing import Any
 
 from flax import struct
 
@@ -8,7 +7,7 @@ from kvjax.evidence import Evidence, Need
 from kvjax.prefill.repeat_context import RepeatedContext
 from kvjax.score.heads import GroupMax
 from kvjax.stage import Scorer
-from kvjax.types import Scores
+from kvjax.types import Function, Scores
 from kvjax.view import LayerView
 
 
@@ -27,7 +26,7 @@ class Reconstruction(Scorer):
     """
 
     repeated: RepeatedContext = RepeatedContext()
-    heads: Any = GroupMax()
+    heads: Function = GroupMax()
 
     @property
     def needs(self) -> frozenset[Need]:

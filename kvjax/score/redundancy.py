@@ -1,6 +1,5 @@
 """Tokens that are attended to and that no later token repeats (R-KV)."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.score.geometry import unit
 from kvjax.score.pool import MaxPool
 from kvjax.stage import Scorer
-from kvjax.types import Keys, Mask, Number, Scores
+from kvjax.types import Function, Keys, Mask, Number, Scores
 from kvjax.view import LayerView
 
 #: Rows of the similarity matrix alive at once.
@@ -45,7 +44,7 @@ class FirstColumn(LastDuplicate):
         return jnp.zeros(near.shape[:-1], jnp.int32), jnp.ones(near.shape[:-1], bool)
 
 
-def column_similarity(k: Keys, valid: Mask, *, tau: Number, forgive: Any) -> Scores:
+def column_similarity(k: Keys, valid: Mask, *, tau: Number, forgive: Function) -> Scores:
     """Mean over rows i of cos(k_i, k_j), the diagonal 0, and in every row the entry that `forgive` names of those above tau 0."""
     b, h, n, _ = k.shape
     x, count = jnp.where(valid[..., None], unit(k), 0.0), jnp.maximum(valid.sum(-1, keepdims=True), 1)
@@ -64,13 +63,13 @@ def column_similarity(k: Keys, valid: Mask, *, tau: Number, forgive: Any) -> Sco
     return lax.fori_loop(0, tiles, tile, jnp.zeros((b, h, n), jnp.float32)) / count
 
 
-def redundancy(k: Keys, valid: Mask, *, tau: Number, forgive: Any) -> Scores:
+def redundancy(k: Keys, valid: Mask, *, tau: Number, forgive: Function) -> Scores:
     """u_r = softmax over all tokens of their column's mean similarity."""
     means = column_similarity(k, valid, tau=tau, forgive=forgive)
     return jax.nn.softmax(jnp.where(valid, means, jnp.finfo(jnp.float32).min), -1)
 
 
-def older_attention(q: Float[Array, "b h g w d"], k: Keys, older: Mask, *, pool: Any) -> Scores:
+def older_attention(q: Float[Array, "b h g w d"], k: Keys, older: Mask, *, pool: Function) -> Scores:
     """u_a = pool(mean_w softmax(max_g q k / sqrt(d))) over the tokens before the window, which alone take part; -inf elsewhere."""
     z = jnp.einsum("bhgwd,bhnd->bhgwn", q, k, preferred_element_type=jnp.float32).max(2) / jnp.sqrt(jnp.float32(k.shape[-1]))
     p = jax.nn.softmax(jnp.where(older[:, :, None], z, jnp.finfo(jnp.float32).min), -1).mean(2)
@@ -98,8 +97,8 @@ class Redundancy(Scorer):
     window: int = struct.field(pytree_node=False, default=8)
     weight: Number = 0.1
     tau: Number = 0.5
-    pool: Any = MaxPool(7)
-    forgive: Any = LastDuplicate()
+    pool: Function = MaxPool(7)
+    forgive: Function = LastDuplicate()
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -1,6 +1,5 @@
 """Attention of a few query heads, found offline, decides for every KV head of the layer (CompressKV)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +9,14 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, Integer
 
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.window_scores import window_scores
+from kvjax.protocols import Decoder
 from kvjax.score.pool import AvgPool
 from kvjax.stage import Scorer
-from kvjax.types import Keys, Layer, Mask, Positions, Scores, table
+from kvjax.types import Function, Keys, Layer, Mask, Positions, Scores, Table, table
 from kvjax.view import LayerView
 
 
-def head_scores(mass: Float32[Array, "b r n"], before: Bool[Array, "b r n"], pool: Any) -> Float32[Array, "b r n"]:
+def head_scores(mass: Float32[Array, "b r n"], before: Bool[Array, "b r n"], pool: Function) -> Float32[Array, "b r n"]:
     """p^h = pool(mass) over the columns before the window, zeros outside them; the window's columns keep their mass."""
     return jnp.where(before, pool(jnp.where(before, mass, 0.0)), mass)
 
@@ -62,9 +62,9 @@ class RetrievalHeads(Scorer):
     the heads whose own KV head holds it.
     """
 
-    heads: Any = table()
+    heads: Table = table()
     window: int = struct.field(pytree_node=False, default=8)
-    pool: Any = AvgPool(5)
+    pool: Function = AvgPool(5)
     origin: str = struct.field(pytree_node=False, default="")
 
     @property
@@ -74,7 +74,7 @@ class RetrievalHeads(Scorer):
     def at(self, layer: Layer) -> "RetrievalHeads":
         return self.replace(heads=jnp.asarray(self.heads)[layer])
 
-    def check(self, model: Any, length: int, mean_budget: int) -> None:
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         heads, there = np.asarray(self.heads), model.heads * model.groups
         if heads.ndim != 2 or heads.shape[0] != model.layers or not heads.shape[1] or heads.dtype.kind not in "iu":
             raise ValueError(

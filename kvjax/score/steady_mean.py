@@ -1,6 +1,5 @@
 """The mean attention of tokens whose attention is steady; what is unsteady is spared (RoCo)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -77,7 +76,7 @@ class SteadyMean(Scorer):
         u = spared(mu, sd, free, self._feasible(loose.sum(-1) - 1))
         return jnp.where(state.pinned > 0, jnp.inf, u)
 
-    def _feasible(self, size: Any) -> Int32[Array, "b h"]:
+    def _feasible(self, size: Number) -> Int32[Array, "b h"]:
         return (size - jnp.floor(size * self.recent * (1 + 1e-6) + 1e-6)).astype(jnp.int32)
 
 

@@ -1,6 +1,5 @@
 """A second ranking: attention times the size of what a value adds to the layer's output (CriticalKV)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -9,6 +8,7 @@ from jaxtyping import PyTree
 from kvjax.evidence import Evidence, Need, ProjectedValueNorm
 from kvjax.score.around import Around
 from kvjax.score.window import WindowAttention
+from kvjax.stage import Scorer
 from kvjax.types import Number, Scores
 from kvjax.view import LayerView
 
@@ -24,7 +24,7 @@ class ValueWeighted(Around):
     Source: CriticalKV, arXiv 2502.03805, algorithm 1. Differs: norms are averaged over the query heads of a KV head.
     """
 
-    score_of: Any = WindowAttention()
+    score_of: Scorer = WindowAttention()
     eps: Number = 1e-4
 
     @property

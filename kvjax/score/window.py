@@ -1,6 +1,5 @@
 """Attention of the last queries as the score (SnapKV, TOVA)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -11,7 +10,7 @@ from kvjax.score.heads import GroupMean
 from kvjax.score.pool import AvgPool
 from kvjax.score.window_rows import before_window
 from kvjax.stage import Scorer
-from kvjax.types import Scores
+from kvjax.types import Function, Scores
 from kvjax.view import LayerView
 
 
@@ -32,8 +31,8 @@ class WindowAttention(Scorer):
     """
 
     window: int = struct.field(pytree_node=False, default=32)
-    pool: Any = AvgPool(5)
-    heads: Any = GroupMean()
+    pool: Function = AvgPool(5)
+    heads: Function = GroupMean()
     apart: int | None = struct.field(pytree_node=False, default=None)
 
     @property

@@ -1,6 +1,5 @@
 """The most that any query of the window gives a token, with a floor, weighed by what its value adds (DefensiveKV)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -10,21 +9,21 @@ from kvjax.evidence import Evidence, Need, ProjectedValueNorm, WindowQueries
 from kvjax.score.pool import AvgPool
 from kvjax.score.window_rows import before_window, real_rows, window_rows
 from kvjax.stage import Scorer
-from kvjax.types import Mask, Number, Scores
+from kvjax.types import Function, Mask, Number, Scores
 from kvjax.view import LayerView
 
 #: A place in no ranking.
 NEVER = 1e9
 
 
-def mass_preserving_pool(a: Float32[Array, "*x n"], inside: Bool[Array, "*y n"], pool: Any) -> Float32[Array, "*x n"]:
+def mass_preserving_pool(a: Float32[Array, "*x n"], inside: Bool[Array, "*y n"], pool: Function) -> Float32[Array, "*x n"]:
     """pool(a), cut off where not inside and scaled so that every row keeps its sum; a is 0 where not inside."""
     pooled = jnp.where(inside, pool(a), 0.0)
     total = pooled.sum(-1, keepdims=True)
     return pooled * jnp.where(total > 0, a.sum(-1, keepdims=True) / jnp.where(total > 0, total, 1.0), 0.0)
 
 
-def risk(a: Float32[Array, "b h g w n"], before: Mask, pool: Any) -> Scores:
+def risk(a: Float32[Array, "b h g w n"], before: Mask, pool: Function) -> Scores:
     """max(m, mean over tokens of m), m the largest over the group and the rows of a row's pooled attention before the window."""
     inside = before[:, :, None, None]
     worst = mass_preserving_pool(jnp.where(inside, a, 0.0), inside, pool).max((2, 3))
@@ -69,7 +68,7 @@ class WorstCase(Scorer):
     """
 
     window: int = struct.field(pytree_node=False, default=32)
-    pool: Any = AvgPool(5)
+    pool: Function = AvgPool(5)
     threshold: Number = 0.9
 
     @property

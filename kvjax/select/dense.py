@@ -1,10 +1,9 @@
 """A few dense slots that averages of evicted tokens live in, beside top and recent tokens (ZeroMerge)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.kernels.select_top import select_top
 from kvjax.rank_keys import keys
@@ -18,7 +17,7 @@ def tail_slots(budget: Int32[Array, "*b"], share: Number) -> Int32[Array, "*b"]:
     return jnp.minimum(jnp.maximum(jnp.floor(budget * share * (1 + 1e-6)).astype(jnp.int32), 2), budget)
 
 
-def run_starts(rest: Bool[Array, "*b n"], runs: Any) -> Bool[Array, "*b n"]:
+def run_starts(rest: Bool[Array, "*b n"], runs: PyTree) -> Bool[Array, "*b n"]:
     """The first of each of `runs` consecutive runs of the slots in `rest`; the first count mod runs of them are one longer."""
     count, rank = rest.sum(-1, keepdims=True), jnp.cumsum(rest, -1) - 1
     runs = jnp.minimum(runs, count)

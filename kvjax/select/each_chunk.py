@@ -1,6 +1,6 @@
 """The best of every chunk of consecutive tokens by itself (FINCH, KeyDiff in chunks)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -26,7 +26,7 @@ class EachChunk(Selector):
     exact: ClassVar[bool] = False
     size: int = struct.field(pytree_node=False, default=1024)
     share: Number = 0.5
-    protects: Any = TopK()
+    protects: Selector = TopK()
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         return self.protects.protected(view, budget)

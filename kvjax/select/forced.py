@@ -1,6 +1,5 @@
 """Slots that a second ranking forces in, as many as a budget has room for (DefensiveKV)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -27,7 +26,7 @@ class ForcedTopK(Selector):
     """
 
     window: int = struct.field(pytree_node=False, default=32)
-    protects: Any = TopK()
+    protects: Selector = TopK()
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         return self.protects.protected(view, budget)

@@ -1,6 +1,5 @@
 """Part of a budget by one ranking, the rest by a second (CriticalKV)."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -27,7 +26,7 @@ class TwoStages(Selector):
     """
 
     first: Number = 0.5
-    protects: Any = TopK()
+    protects: Selector = TopK()
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         return self.protects.protected(view, budget)

@@ -24,13 +24,14 @@ from jax import lax
 from jaxtyping import Array, Float, Int32, PyTree
 
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.protocols import Decoder
 from kvjax.train.attention import causal_attention
 
 #: A layer's causal attention, its sliding window included: attend(inputs, bias=None), see `causal_attention`.
 Attend = Callable[..., Array]
 #: What stands in for it: hook(layer, weights, inputs, attend) -> (out [b h g t d], whatever a loss reads of the layer), where
 #: `weights` are the layer's share of `gates`.
-Hook = Callable[[int, Any, AttentionInputs, Attend], tuple[Array, Any]]
+Hook = Callable[[int, Any, AttentionInputs, Attend], tuple[Array, PyTree]]
 
 
 def plain(layer: int, weights: PyTree, inputs: AttentionInputs, attend: Attend) -> tuple[Float[Array, "b h g t d"], tuple[()]]:
@@ -40,8 +41,8 @@ def plain(layer: int, weights: PyTree, inputs: AttentionInputs, attend: Attend) 
 
 
 def forward(
-    decoder: Any, params: PyTree, tokens: Int32[Array, "b t"], *, hook: Hook = plain, gates: PyTree = (), remat: bool = True
-) -> tuple[Float[Array, "b t e"], list[Any]]:
+    decoder: Decoder, params: PyTree, tokens: Int32[Array, "b t"], *, hook: Hook = plain, gates: PyTree = (), remat: bool = True
+) -> tuple[Float[Array, "b t e"], list[PyTree]]:
     """(residual stream after the last layer, what the hook gave back of each layer).
 
     Args:
@@ -59,14 +60,14 @@ def forward(
     return x, aux
 
 
-def _layer(weights: PyTree, gate: PyTree, x: Float[Array, "b t e"], *, decoder: Any, layer: int, hook: Hook):
+def _layer(weights: PyTree, gate: PyTree, x: Float[Array, "b t e"], *, decoder: Decoder, layer: int, hook: Hook):
     positions = jnp.broadcast_to(jnp.arange(x.shape[1], dtype=jnp.int32), x.shape[:2])
     attend = partial(causal_attention, window=decoder.windows[layer])
     return decoder.layer(weights, x, positions, lambda inputs: hook(layer, gate, inputs, attend))
 
 
 def by_blocks(
-    f: Callable[..., PyTree], decoder: Any, params: PyTree, x: Float[Array, "b t e"], *targets: Array, block: int = 512
+    f: Callable[..., PyTree], decoder: Decoder, params: PyTree, x: Float[Array, "b t e"], *targets: Array, block: int = 512
 ) -> PyTree:
     """f(logits [b c v], targets [b c ...]) of c tokens at a time, the results [b c ...] joined along the tokens.
 

@@ -1,16 +1,16 @@
 """Layers that are cut together, and what stages see of each of them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict.layer_step import LayerStep
+from kvjax.types import Number
 
 #: Padded slots that are ranked at once: some sixty bytes each are alive while they are.
 AT_ONCE = 1 << 20
@@ -20,8 +20,8 @@ AT_ONCE = 1 << 20
 class Stacked:
     """What several layers left: the leaves stacked, and the structure of one layer's."""
 
-    leaves: list[Any]
-    form: Any = struct.field(pytree_node=False)
+    leaves: list[PyTree]
+    form: PyTree = struct.field(pytree_node=False)
 
     @classmethod
     def of(cls, left: Sequence[LayerStep]) -> "Stacked":
@@ -53,7 +53,9 @@ class Group:
     valid: Bool[Array, "l b h n"]
 
     @classmethod
-    def of(cls, cache: KVCache, left: Stacked, due: Bool[Array, "l b h"], *, first: Any, count: int, padded_slots: int) -> "Group":
+    def of(
+        cls, cache: KVCache, left: Stacked, due: Bool[Array, "l b h"], *, first: Number, count: int, padded_slots: int
+    ) -> "Group":
         """`count` layers from `first` on; regions are padded to `padded_slots`."""
         some = lambda x: lax.dynamic_slice_in_dim(x, first, count)  # noqa: E731
         i, start, length = jnp.arange(padded_slots, dtype=jnp.int32), some(cache.start), some(cache.length)
@@ -67,7 +69,7 @@ class Group:
             valid=i < length[..., None],
         )
 
-    def each(self, f: Callable, *xs: Any) -> Any:
+    def each(self, f: Callable, *xs: PyTree) -> PyTree:
         """f(layer, left, x, ...) of every layer, stacked: a loop, whose body is compiled once."""
         return lax.map(lambda at: f(at[0], at[1].unstacked(), *at[2:]), (self.layers, self.left, *xs))
 
@@ -75,4 +77,3 @@ class Group:
 def together(layers: int, slots: int) -> int:
     """Layers in a group, if each holds so many padded slots: a divisor of all, so that one program cuts every group."""
     return max(n for n in range(1, layers + 1) if layers % n == 0 and (n == 1 or n * slots <= AT_ONCE))
-

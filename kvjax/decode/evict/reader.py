@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
+from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict.layer_step import LayerStep
 from kvjax.encoder import Encoder
@@ -18,6 +19,7 @@ from kvjax.evidence import Evidence
 from kvjax.evidence.reduce import Reduction, RowsAt
 from kvjax.kernels.ragged_attention import probabilities
 from kvjax.policy import DecodeStages
+from kvjax.protocols import Rope
 from kvjax.types import Layer
 from kvjax.view import LayerView
 
@@ -38,10 +40,10 @@ class Reader:
 
     stages: DecodeStages
     encode: Encoder
-    dtype: Any
+    dtype: DTypeLike
     windows: tuple[int | None, ...]
     padded_slots: int
-    rope: Any
+    rope: Rope | None
     ids: Int32[Array, "b t"]
     offset: Int32[Array, " b"]
     count: Int32[Array, " b"]
@@ -86,20 +88,6 @@ def _take(pool: Array, slots: Int32[Array, "b h n"]) -> Array:
 
 
 @dataclass(frozen=True)
-class StepInputs:
-    """Of the fields of `AttentionInputs`, those that needs of the step alone read; None are the others."""
-
-    q: Float[Array, "b h g t d"] | None = None
-    k: Float[Array, "b h t d"] | None = None
-    v: Float[Array, "b h t d"] | None = None
-    q_raw: Float[Array, "b h g t d"] | None = None
-    k_raw: Float[Array, "b h t d"] | None = None
-    x: Float[Array, "b t e"] | None = None
-    residual: Float[Array, "b t e"] | None = None
-    w_o: Float[Array, "e h g d"] | None = None
-
-
-@dataclass(frozen=True)
 class StepBlock:
     """The tokens of a step as needs of the step alone see them, after its last layer."""
 
@@ -110,8 +98,8 @@ class StepBlock:
     order: Int32[Array, "b h n"] | None
 
     @property
-    def inputs(self) -> StepInputs:
-        return StepInputs(**self.left.inputs)
+    def inputs(self) -> AttentionInputs:
+        return AttentionInputs(**self.left.inputs)
 
     @property
     def out(self) -> Float[Array, "b h g t d"] | None:

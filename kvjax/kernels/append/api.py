@@ -1,9 +1,8 @@
 """Appending to the regions of a pool: what is computed, and which implementation computes it."""
 
-from typing import Any
 
 import jax
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Int32, PyTree
 
 from kvjax.kernels.dispatch import Operation
 
@@ -15,14 +14,14 @@ _OPERATION = Operation("append", IMPLEMENTATIONS, {}, __package__)
 
 
 def append(
-    pools: Any,
-    rows: Any,
+    pools: PyTree,
+    rows: PyTree,
     start: Int32[Array, "b h"],
     length: Int32[Array, "b h"],
     count: Int32[Array, " b"],
     *,
     impl: str | None = None,
-) -> Any:
+) -> PyTree:
     """Rows behind each region's last slot: pool[start + length + i] = rows[b, h, i] for i < count[b].
 
     Args:

@@ -1,9 +1,7 @@
 """Moving slots within a pool and between pools: what is computed, and which implementation computes it."""
 
-from typing import Any
-
 import jax
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Int32, PyTree
 
 from kvjax.kernels.dispatch import Operation
 
@@ -16,7 +14,7 @@ _REVERSED = dict.fromkeys(("compact", "rewrite", "pick"), "reference")
 _OPERATION = Operation("compact", IMPLEMENTATIONS, {"triton": "cuda"}, __package__, reversed_as=_REVERSED)
 
 
-def compact(pools: Any, start: Int32[Array, "b h"], moves: Moves, *, impl: str | None = None) -> Any:
+def compact(pools: PyTree, start: Int32[Array, "b h"], moves: Moves, *, impl: str | None = None) -> PyTree:
     """Holes filled: pool[start + targets_i] = pool[start + sources_i] for i < count, in every region.
 
     Args:
@@ -38,7 +36,9 @@ def compact(pools: Any, start: Int32[Array, "b h"], moves: Moves, *, impl: str |
     return _OPERATION.call(impl, "compact", pools, start, moves)
 
 
-def rewrite(pools: Any, rows: Any, slots: Int32[Array, "b h n"], count: Int32[Array, "b h"], *, impl: str | None = None) -> Any:
+def rewrite(
+    pools: PyTree, rows: PyTree, slots: Int32[Array, "b h n"], count: Int32[Array, "b h"], *, impl: str | None = None
+) -> PyTree:
     """Rows written back: pool[slots_i] = rows_i for i < count, in every region.
 
     Args:
@@ -57,14 +57,14 @@ def rewrite(pools: Any, rows: Any, slots: Int32[Array, "b h n"], count: Int32[Ar
 
 
 def pick(
-    pools: Any,
-    rows: Any,
+    pools: PyTree,
+    rows: PyTree,
     order: Int32[Array, "b h m"],
     start: Int32[Array, "b h"],
     count: Int32[Array, "b h"],
     *,
     impl: str | None = None,
-) -> Any:
+) -> PyTree:
     """Chosen rows packed into regions: pool[start + i] = rows[order_i] for i < count, in every region.
 
     Args:
@@ -84,14 +84,14 @@ def pick(
 
 
 def move_regions(
-    source: Any,
+    source: PyTree,
     old: Int32[Array, "*r"],
     new: Int32[Array, "*r"],
     length: Int32[Array, "*r"],
     *,
     slots: int,
     impl: str | None = None,
-) -> Any:
+) -> PyTree:
     """Regions in another pool: out[new + i] = source[old + i] for i < length, in every region.
 
     Args:

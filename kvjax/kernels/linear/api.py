@@ -1,8 +1,8 @@
 """Rows times a weight matrix: what is computed, and which implementation computes it."""
 
-from typing import Any
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from kvjax.kernels.dispatch import Operation
@@ -15,7 +15,7 @@ _OPERATION = Operation("linear", IMPLEMENTATIONS, {"native": "cpu"}, __package__
 
 
 def linear(
-    x: Float[Array, "r i"], weight: Float[Array, "o i"], *, dtype: Any = None, impl: str | None = None
+    x: Float[Array, "r i"], weight: Float[Array, "o i"], *, dtype: DTypeLike | None = None, impl: str | None = None
 ) -> Float[Array, "r o"]:
     """y = x weightᵀ, with sums in float32 or in `dtype`, whichever the platform's product offers.
 

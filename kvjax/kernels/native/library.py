@@ -17,11 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import jax
 import jaxlib.version
 import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import PyTree
 
 from kvjax.user_folder import cache_folder
 
@@ -41,7 +42,7 @@ FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-
 _log = logging.getLogger(__name__)
 
 
-def call(name: str, *arrays: Any, shapes: Any, dtype: Any = np.float32, **attributes: Any) -> Any:
+def call(name: str, *arrays: PyTree, shapes: PyTree, dtype: DTypeLike = np.float32, **attributes: object) -> PyTree:
     """The results, of `shapes`, of the custom call `kvjax_<name>`; `missing()` has to be None."""
     results = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, dtype), shapes, is_leaf=lambda x: isinstance(x, tuple))
     return jax.ffi.ffi_call(f"kvjax_{name}", results, vmap_method="sequential")(*arrays, **attributes)

@@ -1,0 +1,50 @@
+"""What the library asks of what it is given: a language model, its decoder and rotary embedding, a cache in lower folders.
+
+They are structural types: `models` has the library's own, and another implementation with these names works as well.
+"""
+
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Array, PyTree
+
+from kvjax.types import Regions
+
+
+@runtime_checkable
+class Rope(Protocol):
+    """A rotary embedding: cos and sin of positions, and what turns a head by them."""
+
+    def cos_sin(self, positions: Array) -> tuple[Array, Array]: ...
+
+    def rotate(self, x: Array, cos: Array, sin: Array) -> Array: ...
+
+
+@runtime_checkable
+class Decoder(Protocol):
+    """The sizes of a decoder that stages are checked against: layers, KV heads h, query heads a KV head g, head dimension d."""
+
+    layers: int
+    heads: int
+    groups: int
+    head_dim: int
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """A decoder with its parameters."""
+
+    decoder: Decoder
+    params: PyTree
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """The cache as encoders and retrievers see it (`kvjax.cache.KVCache`): pools of rows, and each head's region of them."""
+
+    k: PyTree
+    v: PyTree
+    start: Regions
+    length: Regions
+    retrieval: PyTree
+
+    def replace(self, **changes: PyTree) -> "Cache": ...
