@@ -1,4 +1,4 @@
-"""`python -m experiments.docs` writes docs/methods.md, the table of methods in README.md and that of ablations in docs/papers.md."""
+"""`python -m experiments.docs` writes docs/methods.md, the methods in README.md and the ablations in docs/papers.md."""
 
 import sys
 from pathlib import Path
