@@ -38,7 +38,7 @@ def table(folder: Path = FOLDER) -> str:
     for path in sorted(folder.glob("*.md")):
         text = path.read_text()
         title = text.splitlines()[0].split("** (")
-        link = f"[{title[0].strip('*')}](../experiments/results/ablations/{path.name}), {_table_of(title[1])}"
+        link = f"[{title[0].strip('*')}](ablations/{path.name}), {_table_of(title[1])}"
         for task, found in outcomes(text).items():
             lines.append(f"| {link} | {task} | {prompts(text)} | " + " | ".join(str(found[o]) for o in OUTCOMES) + " |")
     return "\n".join(lines)

@@ -70,6 +70,11 @@ def with_ablations(text: str) -> str:
     return between(text, ablation_summary.table(), *ABLATIONS, of="docs/papers.md")
 
 
+def ablation_pages() -> dict[Path, str]:
+    """The pages of ablations, as docs/ablations has them."""
+    return {ROOT / "docs" / "ablations" / path.name: path.read_text() for path in sorted(ablation_summary.FOLDER.glob("*.md"))}
+
+
 def between(text: str, new: str, begin: str, end: str, *, of: str) -> str:
     """The text with `new` between two marks.
 
@@ -84,10 +89,13 @@ def between(text: str, new: str, begin: str, end: str, *, of: str) -> str:
 
 
 def main() -> int:
-    """Write all three."""
+    """Write all of them."""
     write_atomically(PAGE, page().encode())
     write_atomically(README, with_table(README.read_text()).encode())
     write_atomically(PAPERS, with_ablations(PAPERS.read_text()).encode())
+    for path, text in ablation_pages().items():
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, text.encode())
     return 0
 
 

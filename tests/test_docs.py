@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -63,3 +64,20 @@ def test_files_that_documents_name_exist(name):
     root = DOCS.parent / "kvjax"
     for found in re.findall(r"`([a-z_/]+\.py)`", (DOCS / name).read_text()):
         assert any((base / found).exists() for base in (root, root.parent)), found
+
+
+@pytest.mark.parametrize("name", ["transforms.md", "from_kvpress.md"])
+def test_the_code_of_a_page_runs_from_top_to_bottom(name, lm):
+    scope = {"lm": lm, "ids": ids_of(90), "question": ids_of(7, 3)}
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.S):
+        exec(compile(block, name, "exec"), scope)
+    if name == "transforms.md":
+        import kvjax
+
+        for budget, tokens in zip([8, 12, 16, 24, 32, 48, 64, 80], scope["tokens"], strict=True):
+            policy = kvjax.methods.snapkv(budget=budget)
+            want = kvjax.decode(lm, kvjax.compress(scope["pre"], policy), policy, max_new_tokens=4, stop=())
+            np.testing.assert_array_equal(tokens, want.tokens)
+        assert max(float(abs(x).max()) for x in jax.tree.leaves(scope["gradient"])) > 0
+    else:
+        assert {name: out.shape for name, out in scope["answers"].items()} == {"snapkv": (1, 8), "knorm": (1, 8)}

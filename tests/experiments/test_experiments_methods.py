@@ -106,6 +106,7 @@ def test_the_documentation_is_up_to_date():
     assert docs.PAGE.read_text() == docs.page()
     assert docs.README.read_text() == docs.with_table(docs.README.read_text())
     assert docs.PAPERS.read_text() == docs.with_ablations(docs.PAPERS.read_text())
+    assert {path: path.read_text() for path in docs.ablation_pages()} == docs.ablation_pages()
 
 
 def test_a_readme_without_the_marks_is_refused():
