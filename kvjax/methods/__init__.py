@@ -35,6 +35,7 @@ from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
 from kvjax.methods.nacl import nacl
 from kvjax.methods.non_causal_attention import non_causal_attention
+from kvjax.methods.omnikv import omnikv
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
 from kvjax.methods.qfilters import qfilters
@@ -57,8 +58,9 @@ __all__ = [
     "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
     "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention", "heterocache", "keydiff",
     "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
-    "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention", "rkv", "roco",
-    "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv", "zeromerge",
+    "non_causal_attention", "omnikv", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention", "rkv",
+    "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv",
+    "zeromerge",
 ]
 
 
