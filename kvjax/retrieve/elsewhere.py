@@ -108,20 +108,20 @@ class Fetching(RetrieverState):
     """What retrievers keep that fetch slots of the prompt from elsewhere.
 
     Attributes:
-        away: those slots.   fetched: how many each row fetched so far, all layers and heads.
+        away: those slots, None where all are in the pool.   fetched: how many each row fetched so far, all layers and heads.
     """
 
     away: Elsewhere | None
     fetched: Int32[Array, " b"]
 
     @property
-    def elsewhere(self) -> Int32[Array, "l b h"]:
-        return self.away.count
+    def elsewhere(self) -> Any:
+        return 0 if self.away is None else self.away.count
 
     @property
     def fetched_nbytes(self) -> Integer[np.ndarray, " b"]:
         """Bytes that came from elsewhere for each row so far: slots asked for, a row of every store each."""
-        return np.asarray(self.fetched, np.int64) * self.away.slot_nbytes
+        return np.asarray(self.fetched, np.int64) * (0 if self.away is None else self.away.slot_nbytes)
 
     def split(self) -> tuple["Fetching", Any]:
         return self.replace(away=None), self.away

@@ -11,11 +11,9 @@ from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, slots_of
 from kvjax.encoder import Encoder
-from kvjax.kernels.select_top import select_top
-from kvjax.kernels.select_top.order import ordered
 from kvjax.placement import OnHost
-from kvjax.placement.lists import listed
 from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
+from kvjax.retrieve.token_lists import top_tokens
 from kvjax.retrieve.top_pages import together
 from kvjax.stage import Retriever
 from kvjax.types import Number, size_class
@@ -138,12 +136,3 @@ class FilterLayers(Retriever):
         state, z = cache.retrieval, context.encode.scores(q, cache, context.replace(window=None))[..., 0, :]
         prompt = jnp.arange(z.shape[-1]) < state.prompt[:, None]
         return top_tokens(self.by(jnp.where(prompt[:, None, None], z, -jnp.inf)), prompt, state.wanted, most=state.most)
-
-
-def top_tokens(
-    u: Float32[Array, "*b n"], valid: Bool[Array, "*b n"], k: Int32[Array, "*b"], *, most: int
-) -> tuple[Int32[Array, "*b most"], Int32[Array, "*b"]]:
-    """topk(u, k) among the valid, ascending, in lists of `most` whose rest is 0; and how many there are."""
-    chosen = select_top(jnp.where(valid, ordered(u), jnp.uint32(0)), k)
-    slots = listed(chosen.reshape(1, -1, u.shape[-1]), most).reshape(*u.shape[:-1], most)
-    return jnp.where(slots < u.shape[-1], slots, 0), jnp.minimum(chosen.sum(-1, dtype=jnp.int32), most)

@@ -7,7 +7,8 @@ import pytest
 import kvjax
 from kvjax.placement import ByCallback, OnDevice
 from kvjax.retrieve import Probabilities, RawLogits
-from kvjax.retrieve.filter_layers import FilterLayers, top_tokens
+from kvjax.retrieve.filter_layers import FilterLayers
+from kvjax.retrieve.token_lists import top_tokens
 from kvjax.types import size_class
 from tests.conftest import ids_of, policy_of
 from tests.methods import reading
