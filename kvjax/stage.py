@@ -153,12 +153,22 @@ class Retriever(Stage):
     #: Whether `build` reads the prompt's keys and values or its scores: then a prompt cannot be compressed layer by layer.
     reads_prompt: ClassVar[bool] = False
 
+    def away(self, rows: list, decided: list, model: Any) -> list[Bool[Array, "l 1 h _"]] | None:
+        """For each row which of the slots that stay do not enter the pool: `build` puts them elsewhere. None where all enter it.
+
+        Args:
+            rows, decided: as `build` gets them.   model: the decoder.
+        """
+        del rows, decided, model
+        return None
+
     def build(self, rows: list, decided: list, cache: Any, encode: Any) -> Any:
         """The state after `compress`, on the host side: a `RetrieverState`, or ().
 
         Args:
-            rows: the prefilled rows.   decided: for each row what was decided: scores, keep, count, budget, all [l, 1, h, ...].
-            cache: what was kept, without this state.
+            rows: the prefilled rows.   decided: for each row what was decided: scores, keep, count, budget, and away if something
+                is, all [l, 1, h, ...].
+            cache: what entered the pool, without this state.
         """
         del rows, decided, cache, encode
         return ()
@@ -172,7 +182,8 @@ class Retriever(Stage):
     ) -> tuple[Queries, Float32[Array, "b h g t"], Any]:
         """(out, lse, cache) of the layer's queries over its slots.
 
-        The cache is the one given, with what the retriever notes of this reading in its state.
+        The cache is the one given, with what the retriever notes of this reading in its state, and with what it hands on to later
+        layers of the same step in `cache.passed`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define attend(inputs, cache, context)")
 

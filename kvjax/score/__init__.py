@@ -38,10 +38,10 @@ from kvjax.score.window import WindowAttention
 from kvjax.score.worst_case import WorstCase
 
 __all__ = [
-    "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
-    "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery",
-    "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter",
-    "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Recurrence",
-    "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted",
+    "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries",
+    "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread",
+    "LastQuery", "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
+    "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction",
+    "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted",
     "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
 ]  # fmt: skip
