@@ -84,6 +84,7 @@ class Policy:
             getattr(self, slot).check(model, length, self.mean_budget(length))
         self._check_loops()
         self._check_reallocation()
+        self._check_second()
         if self.retrieve.reads_keys and not isinstance(self.encode.positions, Absolute):
             raise ValueError(
                 f"{type(self.retrieve).__name__} reads stored keys where the text has them, which {self.encode.positions!r} moves: "
@@ -103,6 +104,16 @@ class Policy:
             raise ValueError(
                 f"{type(static[0]).__name__} differs by layer, which an eviction while decoding cannot: give Every(score=...) or "
                 "WhenFull(score=...) one scorer, and one selector and merger for all layers"
+            )
+
+    def _check_second(self) -> None:
+        """Raise ValueError for a selector that reads a second ranking which a scorer does not give."""
+        scorers = (self.score, self.decode_score) if self.when.decoding else (self.score,)
+        lacking = [x for x in scorers if type(x).second is stage.Scorer.second]
+        if self.select.reads_second and lacking:
+            raise ValueError(
+                f"{type(self.select).__name__} reads a second ranking, which {type(lacking[0]).__name__} does not give: take a "
+                "scorer that does, such as NeighbourLikeness or ValueWeighted, or another selector"
             )
 
     def _check_reallocation(self) -> None:

@@ -99,6 +99,8 @@ class Selector(Stage):
 
     #: False where another number of slots than the budget may stay: fewer, or what is held grows (`Every(grows=True)`).
     exact: ClassVar[bool] = True
+    #: Whether it reads the scorer's second ranking, `ranking.second`.
+    reads_second: ClassVar[bool] = False
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         """Slots that stay whatever their score; they count inside the budget."""

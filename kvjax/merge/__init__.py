@@ -3,6 +3,7 @@
 from kvjax.merge.chance import ByChance
 from kvjax.merge.dense import IntoDense, LargestDot, SmallestDistance
 from kvjax.merge.drop import Drop
+from kvjax.merge.gaussian import GaussianRuns
 from kvjax.merge.nearest import NearestKey
 from kvjax.merge.weighted import (
     EMA,
@@ -20,7 +21,7 @@ from kvjax.merge.weighted import (
 )
 
 __all__ = [
-    "Average", "ByChance", "Drop", "EMA", "Feature", "Fixed", "IntoDense", "KeyLikeness", "LargestDot", "NearestKey",
-    "NoThreshold", "OwnLikeness", "ProportionalNearest", "ScatterMean", "SmallestDistance", "SoftmaxWeights", "ValueLikeness",
-    "WeightedNearest",
+    "Average", "ByChance", "Drop", "EMA", "Feature", "Fixed", "GaussianRuns", "IntoDense", "KeyLikeness", "LargestDot",
+    "NearestKey", "NoThreshold", "OwnLikeness", "ProportionalNearest", "ScatterMean", "SmallestDistance", "SoftmaxWeights",
+    "ValueLikeness", "WeightedNearest",
 ]

@@ -28,6 +28,7 @@ from kvjax.methods.keydiff import keydiff
 from kvjax.methods.keyformer import keyformer
 from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
+from kvjax.methods.kvmerger import kvmerger
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
@@ -56,7 +57,7 @@ from kvjax.methods.zeromerge import zeromerge
 __all__ = [
     "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
     "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention", "heterocache", "keydiff",
-    "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
+    "keyformer", "kivi", "knorm", "kvmerger", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
     "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention", "rkv", "roco",
     "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv", "zeromerge",
 ]

@@ -14,6 +14,7 @@ from kvjax.score.last_query import LastQuery
 from kvjax.score.levelled import LevelledWindow
 from kvjax.score.leverage import WindowLeverage
 from kvjax.score.mean_variance import MeanAndVariance
+from kvjax.score.neighbours import NeighbourLikeness
 from kvjax.score.non_causal import NonCausalAttention
 from kvjax.score.norm import KeyNorm
 from kvjax.score.per_slot import per_slot
@@ -40,8 +41,8 @@ from kvjax.score.worst_case import WorstCase
 __all__ = [
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
     "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery",
-    "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter",
-    "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Recurrence",
-    "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted",
+    "LevelledWindow", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
+    "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction",
+    "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted",
     "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
 ]  # fmt: skip
