@@ -34,7 +34,7 @@ def gaussian_weights(k: Keys, pivot: Int32[Array, "b h n"], valid: Mask) -> Floa
     variance = of_slot(sums(squared, pivot), pivot) / jnp.maximum(members, 1.0)
     g = jnp.exp(-squared / (2 * jnp.where(variance > 0, variance, 1.0)))
     g = jnp.where(valid, g, 0.0)
-    return g / jnp.maximum(of_slot(sums(g, pivot), pivot), 1e-38)
+    return g / jnp.maximum(of_slot(sums(g, pivot), pivot), 1e-30)
 
 
 def merged_runs(k: Keys, v: Values, pivot: Int32[Array, "b h n"], valid: Mask) -> tuple[Keys, Values]:
