@@ -76,9 +76,18 @@ def retention_gate(seed: int = 0) -> dict:
     return {"up": up, "down": {"kernel": 0.5 * draw(3, 24, 2), "bias": 2 + 0.1 * draw(3, 2)}}
 
 
+@cache
+def convolution(slots: int) -> dict:
+    """Weights of LoCoCo for the toy model."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    return {"kernel": 0.2 * draw(3, slots, 32, 5), "bias": 0.1 * draw(3, slots), "gamma": np.full(3, 0.5, np.float32)}
+
+
 _methods = kvjax.methods
 CASES = {
     "adakv": _small(_methods.adakv, window=8),
+    "attention_matching": _small(_methods.attention_matching, queries=kvjax.evidence.WindowQueries(16)),
     "cake": _small(_methods.cake, window=8),
     "chunkkv": _small(_methods.chunkkv, window=8),
     "compresskv": MethodCase(_compresskv),
@@ -97,6 +106,7 @@ CASES = {
     "layer_defensive_kv": _small(_methods.layer_defensive_kv, window=8),
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
+    "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),
     "quest": _without_budget(_methods.quest),

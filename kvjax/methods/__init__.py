@@ -6,6 +6,7 @@ from kvjax import catalogue
 from kvjax.catalogue import MethodInfo
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
+from kvjax.methods.attention_matching import attention_matching
 from kvjax.methods.cake import cake
 from kvjax.methods.cam import cam
 from kvjax.methods.chunkkv import chunkkv
@@ -25,15 +26,18 @@ from kvjax.methods.full import full
 from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
+from kvjax.methods.keepkv import keepkv
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.keyformer import keyformer
 from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
+from kvjax.methods.kvmerger import kvmerger
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
 from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
+from kvjax.methods.lococo import lococo
 from kvjax.methods.nacl import nacl
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.omnikv import omnikv
@@ -62,6 +66,12 @@ __all__ = [
     "non_causal_attention", "omnikv", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention", "rkv",
     "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv",
     "zeromerge",
+    "ada_expected", "adakv", "attention_matching", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv",
+    "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o",
+    "hcattention", "heterocache", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvmerger", "kvzip", "lagkv",
+    "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "nacl", "non_causal_attention", "pyramid_keydiff", "pyramidkv",
+    "qfilters", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention",
+    "streaming_llm", "tova", "triattention", "trim_kv", "zeromerge",
 ]
 
 
