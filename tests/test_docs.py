@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kvjax
 from tests.conftest import ids_of, toy_config
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -31,8 +32,6 @@ def package(tmp_path, monkeypatch):
 
 
 def test_the_three_examples_work_by_following_the_page(package):
-    import kvjax
-
     scope = {"CONFIG": toy_config(), "IDS": ids_of(90)}
     exec(compile((package / "use.py").read_text(), "use.py", "exec"), scope)
     outputs = scope["outputs"]
@@ -51,9 +50,22 @@ def test_the_three_examples_work_by_following_the_page(package):
     assert bits.slot_nbytes == plain.slot_nbytes - 16 * 4 + 2 + 2
 
 
+@pytest.mark.parametrize("name", ["talk.py", "prompt.py"])
+def test_the_examples_of_saving_work(lm, tmp_path, name):
+    scope = {"lm": lm, "IDS": ids_of(90), "QUESTION": ids_of(3, seed=1), "FOLDER": tmp_path}
+    exec(compile(blocks(DOCS / "saving.md")[name], name, "exec"), scope)
+    if name == "talk.py":
+        policy, whole = scope["policy"], scope["answer"].cache
+        same = kvjax.decode(lm, kvjax.extend(lm, whole, scope["QUESTION"], policy).cache, policy, max_new_tokens=8)
+        np.testing.assert_array_equal(scope["more"].tokens, same.tokens)
+    else:
+        half, quarter = (cache.lengths.sum() for cache in scope["kept"])
+        assert half == 45 * 6 and quarter in (22 * 6, 23 * 6)
+
+
 def test_documents_hold_no_history():
     for path in DOCS.glob("*.md"):
-        if path.name in ("architecture.md", "glossary.md", "add_a_method.md", "methods.md"):
+        if path.name in ("architecture.md", "glossary.md", "add_a_method.md", "methods.md", "saving.md"):
             text = path.read_text()
             assert not re.search(r"\b[0-9a-f]{7,40}\b", text) and "by hand" not in text, path
 
