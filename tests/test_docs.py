@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+import kvjax
 from tests.conftest import ids_of, toy_config
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -32,8 +33,6 @@ def package(tmp_path, monkeypatch):
 
 
 def test_the_three_examples_work_by_following_the_page(package):
-    import kvjax
-
     scope = {"CONFIG": toy_config(), "IDS": ids_of(90)}
     exec(compile((package / "use.py").read_text(), "use.py", "exec"), scope)
     outputs = scope["outputs"]
@@ -50,6 +49,19 @@ def test_the_three_examples_work_by_following_the_page(package):
     plain = kvjax.compress(pre, scope["policies"]["one-bit values"].replace(encode=kvjax.encode.Stored()))
     bits = outputs["one-bit values"].cache
     assert bits.slot_nbytes == plain.slot_nbytes - 16 * 4 + 2 + 2
+
+
+@pytest.mark.parametrize("name", ["talk.py", "prompt.py"])
+def test_the_examples_of_saving_work(lm, tmp_path, name):
+    scope = {"lm": lm, "IDS": ids_of(90), "QUESTION": ids_of(3, seed=1), "FOLDER": tmp_path}
+    exec(compile(blocks(DOCS / "saving.md")[name], name, "exec"), scope)
+    if name == "talk.py":
+        policy, whole = scope["policy"], scope["answer"].cache
+        same = kvjax.decode(lm, kvjax.extend(lm, whole, scope["QUESTION"], policy).cache, policy, max_new_tokens=8)
+        np.testing.assert_array_equal(scope["more"].tokens, same.tokens)
+    else:
+        half, quarter = (cache.lengths.sum() for cache in scope["kept"])
+        assert half == 45 * 6 and quarter in (22 * 6, 23 * 6)
 
 
 def test_documents_hold_no_history():

@@ -183,6 +183,21 @@ def test_prefill_for_one_policy_decides_as_a_prefill_for_all(lm, pre, prompt, na
             np.testing.assert_array_equal(a, b)
 
 
+@every_method
+def test_a_saved_conversation_goes_on_as_one_that_was_not(lm, pre, tmp_path, name):
+    policy = policy_of(name)
+    cache = kvjax.compress(prepared(lm, pre, name), policy)
+    cache = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=()).cache
+    again = kvjax.load_cache(kvjax.save_cache(cache, tmp_path / "talk", lm, policy), lm, policy_of(name))
+    assert jax.tree.structure(cache) == jax.tree.structure(again)
+    for x, y in zip(jax.tree.leaves(cache), jax.tree.leaves(again), strict=True):
+        assert (x.dtype, x.shape, np.asarray(x).tobytes()) == (y.dtype, y.shape, np.asarray(y).tobytes())
+        assert x.sharding.memory_kind == y.sharding.memory_kind
+    one, other = (kvjax.decode(lm, c, policy, max_new_tokens=12, stop=()) for c in (cache, again))
+    np.testing.assert_array_equal(one.tokens, other.tokens)
+    np.testing.assert_array_equal(one.cache.logits, other.cache.logits)
+
+
 def test_a_prefill_outlives_any_number_of_policies(lm, pre):
     before = [np.asarray(x) for x in jax.tree.leaves(pre)]
     for name in METHODS:
