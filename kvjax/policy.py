@@ -13,6 +13,7 @@ from kvjax.encode import Absolute, Stored
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, union
 from kvjax.merge import Drop
+from kvjax.prefill.attention import CausalAttention, PrefillAttention
 from kvjax.retrieve import FullAttention
 from kvjax.schedule import AfterPrefill, Schedule
 from kvjax.score import Recency
@@ -43,6 +44,7 @@ class Policy:
         encode: how slots are stored.           retrieve: which slots a query reads.
         when: AfterPrefill, Every(k) or WhenFull(slack).
         budget: int, mean slots per KV head of each prompt; float in (0, 1], share of the prompt kept.
+        attention: how a prompt read for this policy alone attends to itself (`kvjax.prefill(lm, ids, needs=policy)`, `generate`).
 
     Raises:
         TypeError, ValueError: a budget or a stage of the wrong kind, when built from Python values.
@@ -56,8 +58,11 @@ class Policy:
     retrieve: stage.Retriever = FullAttention()
     when: Schedule = AfterPrefill()
     budget: Number = 1.0
+    attention: PrefillAttention = struct.field(pytree_node=False, default=CausalAttention())
 
     def __post_init__(self):
+        if _misplaced(self.attention, PrefillAttention):
+            raise TypeError(f"Policy.attention must be a PrefillAttention such as CausalAttention(); got {self.attention!r}")
         for slot, kind in _SLOTS.items():
             if _misplaced(getattr(self, slot), kind):
                 raise TypeError(f"Policy.{slot} must be a {kind.__name__} (see kvjax.{slot}); got {getattr(self, slot)!r}")
