@@ -20,11 +20,11 @@ def blocks(document: Path) -> dict[str, str]:
     return dict(found)
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """The files of docs/add_a_method.md, as its reader would have them."""
+@pytest.fixture(params=["add_a_method.md"])
+def package(request, tmp_path, monkeypatch):
+    """The files of a page, as its reader would have them."""
     (tmp_path / "mine").mkdir()
-    for name, text in blocks(DOCS / "add_a_method.md").items():
+    for name, text in blocks(DOCS / request.param).items():
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -62,6 +62,21 @@ def test_the_examples_of_saving_work(lm, tmp_path, name):
     else:
         half, quarter = (cache.lengths.sum() for cache in scope["kept"])
         assert half == 45 * 6 and quarter in (22 * 6, 23 * 6)
+
+
+@pytest.mark.parametrize("package", ["add_a_gate.md"], indirect=True)
+def test_a_gate_is_trained_kept_and_served_by_following_the_page(package):
+    import kvjax
+
+    texts = [ids_of(56, seed) for seed in range(16)]
+    scope = {"CONFIG": toy_config(), "TEXTS": texts, "KEY": jax.random.key(0), "FOLDER": package}
+    exec(compile((package / "train_it.py").read_text(), "train_it.py", "exec"), scope)
+    assert scope["after"]["loss"] < 0.5 * scope["before"]["loss"]
+    assert [line["step"] for line in scope["trained"].log] == list(range(60))
+    for want, got in zip(jax.tree.leaves(scope["trained"].weights), jax.tree.leaves(scope["values"].weights), strict=True):
+        np.testing.assert_array_equal(want, got)
+    pre = kvjax.prefill(scope["lm"], texts[0], needs={scope["values"]})
+    assert (pre.rows[0].evidence[0].of(scope["values"])[:, :, :56] > 0).all()
 
 
 def test_documents_hold_no_history():
