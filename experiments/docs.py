@@ -1,16 +1,18 @@
-"""`python -m experiments.docs` writes docs/methods.md and the table of methods in README.md, both from `kvjax.methods.info`."""
+"""`python -m experiments.docs` writes docs/methods.md, the methods in README.md and the ablations in docs/papers.md."""
 
 import sys
 from pathlib import Path
 
+from experiments import ablation_summary
 from experiments.commands.methods import bytes_text, every_method
 from experiments.files import write_atomically
 from kvjax.catalogue import MethodInfo
 
 ROOT = Path(__file__).parents[1]
-PAGE, README = ROOT / "docs" / "methods.md", ROOT / "README.md"
-#: The lines of README.md between which the table stands.
+PAGE, README, PAPERS = ROOT / "docs" / "methods.md", ROOT / "README.md", ROOT / "docs" / "papers.md"
+#: The lines of README.md between which the table of methods stands, and those of docs/papers.md for the ablations.
 BEGIN, END = "<!-- methods: python -m experiments.docs -->", "<!-- end of methods -->"
+ABLATIONS = "<!-- ablations: python -m experiments.docs -->", "<!-- end of ablations -->"
 
 _HEAD = """# Methods
 
@@ -59,22 +61,41 @@ def table() -> str:
 
 
 def with_table(text: str) -> str:
-    """A README with the table between its two marks.
+    """A README with the table between its two marks."""
+    return between(text, table(), BEGIN, END, of="README.md")
+
+
+def with_ablations(text: str) -> str:
+    """docs/papers.md with its table of ablations."""
+    return between(text, ablation_summary.table(), *ABLATIONS, of="docs/papers.md")
+
+
+def ablation_pages() -> dict[Path, str]:
+    """The pages of ablations, as docs/ablations has them."""
+    return {ROOT / "docs" / "ablations" / path.name: path.read_text() for path in sorted(ablation_summary.FOLDER.glob("*.md"))}
+
+
+def between(text: str, new: str, begin: str, end: str, *, of: str) -> str:
+    """The text with `new` between two marks.
 
     Raises:
         ValueError: the marks are not there, once each and in order.
     """
-    before, found, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (found and end) or BEGIN in rest or END in after:
-        raise ValueError(f"README.md must hold {BEGIN} and {END}, once each")
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    before, found, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end) or begin in rest or end in after:
+        raise ValueError(f"{of} must hold {begin} and {end}, once each")
+    return f"{before}{begin}\n\n{new}\n\n{end}{after}"
 
 
 def main() -> int:
-    """Write both."""
+    """Write all of them."""
     write_atomically(PAGE, page().encode())
     write_atomically(README, with_table(README.read_text()).encode())
+    write_atomically(PAPERS, with_ablations(PAPERS.read_text()).encode())
+    for path, text in ablation_pages().items():
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, text.encode())
     return 0
 
 

@@ -6,6 +6,7 @@ In the order of the data path: `prefill` a prompt once, `compress` it with any n
 from kvjax import allocate, codec, core, encode, evidence, gates, merge, methods, placement, retrieve, score, select, train
 from kvjax.by_layer import by_layer
 from kvjax.cache import KVCache, stack
+from kvjax.cache_file import load_cache, save_cache
 from kvjax.compress import PromptScores, compress, score_prompt
 from kvjax.decode import Decoded, Extended, Greedy, Sample, decode, extend, stream
 from kvjax.generate import generate
@@ -19,6 +20,6 @@ __version__ = "0.1.0"
 __all__ = [
     "AfterPrefill", "CausalAttention", "Decoded", "Every", "Extended", "Greedy", "KVCache", "Policy", "Prefilled", "PromptScores",
     "Sample", "StarAttention", "WhenFull", "allocate", "by_layer", "codec", "compress", "core", "decode", "encode", "evidence",
-    "extend", "gates", "generate", "load_prefilled", "merge", "methods", "placement", "prefill", "probe", "retrieve",
-    "save_prefilled", "score", "score_prompt", "second_pass", "select", "stack", "stream", "train",
+    "extend", "gates", "generate", "load_cache", "load_prefilled", "merge", "methods", "placement", "prefill", "probe", "retrieve",
+    "save_cache", "save_prefilled", "score", "score_prompt", "second_pass", "select", "stack", "stream", "train",
 ]  # fmt: skip

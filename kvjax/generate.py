@@ -6,8 +6,8 @@ from kvjax.compress.run import compress
 from kvjax.decode.loop import Decoded, decode
 from kvjax.decode.sample import Greedy
 from kvjax.policy import Policy
-from kvjax.prefill.run import prefill
 from kvjax.prefill.second_pass import second_pass
+from kvjax.read import prefill
 
 
 def encode(lm, prompts: object) -> list[list[int]]:

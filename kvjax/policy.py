@@ -12,6 +12,7 @@ from kvjax.encode import Absolute, Stored
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, union
 from kvjax.merge import Drop
+from kvjax.prefill.attention import CausalAttention, PrefillAttention
 from kvjax.protocols import Decoder
 from kvjax.retrieve import FullAttention
 from kvjax.schedule import AfterPrefill, Schedule
@@ -43,6 +44,7 @@ class Policy:
         encode: how slots are stored.           retrieve: which slots a query reads.
         when: AfterPrefill, Every(k) or WhenFull(slack).
         budget: int, mean slots per KV head of each prompt; float in (0, 1], share of the prompt kept.
+        attention: how a prompt read for this policy alone attends to itself (`kvjax.prefill(lm, ids, needs=policy)`, `generate`).
 
     Raises:
         TypeError, ValueError: a budget or a stage of the wrong kind, when built from Python values.
@@ -56,8 +58,11 @@ class Policy:
     retrieve: stage.Retriever = FullAttention()
     when: Schedule = AfterPrefill()
     budget: Number = 1.0
+    attention: PrefillAttention = struct.field(pytree_node=False, default=CausalAttention())
 
     def __post_init__(self):
+        if _misplaced(self.attention, PrefillAttention):
+            raise TypeError(f"Policy.attention must be a PrefillAttention such as CausalAttention(); got {self.attention!r}")
         for slot, kind in _SLOTS.items():
             if _misplaced(getattr(self, slot), kind):
                 raise TypeError(f"Policy.{slot} must be a {kind.__name__} (see kvjax.{slot}); got {getattr(self, slot)!r}")
@@ -82,8 +87,11 @@ class Policy:
             )
         for slot in _SLOTS:
             getattr(self, slot).check(model, length, self.mean_budget(length))
+        self._check_decoding()
         self._check_loops()
         self._check_reallocation()
+        self._check_second()
+        self._check_merger()
         if self.retrieve.reads_keys and not isinstance(self.encode.positions, Absolute):
             raise ValueError(
                 f"{type(self.retrieve).__name__} reads stored keys where the text has them, which {self.encode.positions!r} moves: "
@@ -95,6 +103,21 @@ class Policy:
                 f"slots do not allow: use when=AfterPrefill(), or another storage than {self.encode}"
             )
 
+    def _check_decoding(self) -> None:
+        """Raise ValueError where a scorer or a selector has no meaning while decoding."""
+        if not self.when.decoding:
+            return
+        if any(need.prompt_only for need in self.decode_score.needs):
+            raise ValueError(
+                f"{type(self.decode_score).__name__} reads the prompt in a way that is not defined while decoding: use "
+                "when=AfterPrefill(), or give the schedule a scorer of its own, such as Every(1, score=...)"
+            )
+        if self.select.unbounded and not self.when.grows:
+            raise ValueError(
+                f"{type(self.select).__name__} may leave more slots than the budget, for which {type(self.when).__name__} has no "
+                "room: use Every(k, grows=True)"
+            )
+
     def _check_loops(self) -> None:
         """An eviction while decoding loops over layers as data: raise ValueError for a stage that tells them apart before."""
         stages = self.decode_stages()
@@ -103,6 +126,31 @@ class Policy:
             raise ValueError(
                 f"{type(static[0]).__name__} differs by layer, which an eviction while decoding cannot: give Every(score=...) or "
                 "WhenFull(score=...) one scorer, and one selector and merger for all layers"
+            )
+
+    def _check_second(self) -> None:
+        """Raise ValueError for a selector or an allocator that reads a second ranking which a scorer does not give."""
+        scorers = (self.score, self.decode_score) if self.when.decoding else (self.score,)
+        lacking = [x for x in scorers if type(x).second is stage.Scorer.second]
+        readers = [x for x in (self.select, self.allocate) if x.reads_second]
+        if readers and lacking:
+            raise ValueError(
+                f"{type(readers[0]).__name__} reads a second ranking, which {type(lacking[0]).__name__} does not give: take a "
+                "scorer that does, such as NeighbourLikeness or ValueWeighted, or another stage in its place"
+            )
+
+    def _check_merger(self) -> None:
+        """Raise ValueError for a merger that reads a state which the scorer does not keep, or evidence that no step has."""
+        wanted = self.merge.state_of
+        if wanted is not None and not isinstance(self.decode_score, wanted):
+            raise ValueError(
+                f"{type(self.merge).__name__} reads what {wanted.__name__} keeps by slot; the scorer is "
+                f"{type(self.decode_score).__name__}: take that scorer, or another merger"
+            )
+        if self.when.decoding and self.merge.needs:
+            raise ValueError(
+                f"{type(self.merge).__name__} fits slots to evidence of the prompt, which decoded tokens do not have: use "
+                "when=AfterPrefill(), or another merger"
             )
 
     def _check_reallocation(self) -> None:

@@ -11,7 +11,7 @@ from kvjax.prefill.prefilled import Prefilled
 
 
 def prefill(
-    lm, prompts, *, needs: object = ev.STANDARD, attention: PrefillAttention = CausalAttention(), chunk: int | None = None,
+    lm, prompts, *, needs: object = ev.STANDARD, attention: PrefillAttention | None = None, chunk: int | None = None,
     all_logits: bool = False, streaming: Policy | None = None,
 ) -> Prefilled | KVCache:  # fmt: skip
     """Run prompts through the model and keep what any policy may ask for, or with `streaming` what one policy keeps.
@@ -25,7 +25,8 @@ def prefill(
         needs: what to record: a policy, a list of policies, or a set of `kvjax.evidence` needs. The default serves every method in
             `kvjax.methods` that reads the prompt once; naming the policies you will use saves the second pass over the scores of
             those that read attention sums.
-        attention: CausalAttention(), or StarAttention(size, anchor, tail) for an approximation that is linear in the length.
+        attention: CausalAttention(), or an approximation that is cheaper for long prompts: StarAttention(size, anchor, tail),
+            MInference(table). None: that of the policies in `needs`, exact if they have none of their own.
         chunk: tokens run through the layers at a time (a multiple of 64), which bounds activation memory. By default prompts of
             up to 2,048 tokens are run whole, longer ones 1,024 at a time.
         all_logits: keep the logits of every position (n·v floats a row, zeros behind the prompt).
@@ -35,11 +36,23 @@ def prefill(
 
     Raises:
         TypeError, ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context, a chunk or an
-            attention that does not fit; a policy that cannot be streamed, or one beside `needs` or `all_logits`.
+            attention that does not fit; policies of different attentions; a policy that cannot be streamed, or one beside
+            `needs` or `all_logits`.
         FloatingPointError: the model produced NaN or infinite logits.
     """
+    needs = needs if isinstance(needs, Policy | set | frozenset) else tuple(needs)
+    attention = attention_of(streaming or needs) if attention is None else attention
     if streaming is None:
         return run.prefill(lm, prompts, needs=needs, attention=attention, chunk=chunk, all_logits=all_logits)
     if needs is not ev.STANDARD or all_logits:
         raise ValueError("streaming= records what its policy reads and keeps the last logits: leave needs= and all_logits= out")
     return compressed_prefill(lm, prompts, streaming, attention=attention, chunk=chunk)
+
+
+def attention_of(needs: object) -> PrefillAttention:
+    """How prompts attend to themselves for a policy, or for several of one mind; exactly for a set of needs."""
+    policies = [needs] if isinstance(needs, Policy) else [x for x in needs if isinstance(x, Policy)]
+    found = {policy.attention for policy in policies} or {CausalAttention()}
+    if len(found) > 1:
+        raise ValueError(f"policies want prompts read with {found}: prefill for each, or say attention= for all")
+    return found.pop()

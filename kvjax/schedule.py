@@ -20,12 +20,14 @@ class Schedule(Stage):
         after_prefill: whether the prompt is cut to its budget before the first token is decoded.
         score: the scorer while decoding; None for the policy's own.
         reallocate: whether budgets are shared out anew when a row is due, all its layers together.
+        grows: whether the selector may leave more than the budget.
     """
 
     decoding: ClassVar[bool] = False
     after_prefill: bool = True
     score: Scorer | None = None
     reallocate: bool = False
+    grows: bool = False
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -79,6 +79,8 @@ class Allocator(Stage):
     #: can be cut as soon as it has been read. It is then given a ranking of some layers: `ranking.layers` says how many the model
     #: has, `ranking.own` cuts what is known of all of them. A layer's budgets must not depend on which others are ranked with it.
     by_layer: ClassVar[bool] = False
+    #: Whether it reads the scorer's second ranking, `ranking.second`.
+    reads_second: ClassVar[bool] = False
     #: Whether it knows its budgets by itself: the policy's is not read, and a prompt that would fit it is cut all the same.
     given: ClassVar[bool] = False
 
@@ -100,6 +102,10 @@ class Selector(Stage):
 
     #: False where another number of slots than the budget may stay: fewer, or what is held grows (`Every(grows=True)`).
     exact: ClassVar[bool] = True
+    #: Whether it reads the scorer's second ranking, `ranking.second`.
+    reads_second: ClassVar[bool] = False
+    #: Whether it may leave more slots than the budget: then only `Every(grows=True)` has room for them while decoding.
+    unbounded: ClassVar[bool] = False
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         """Slots that stay whatever their score; they count inside the budget."""
@@ -119,6 +125,8 @@ class Merger(Stage):
 
     #: False where keys and values are left as they are, so that nothing has to be written back.
     rewrites: ClassVar[bool] = True
+    #: The scorer whose state by slot it reads and rewrites as `view.scored`; None for none.
+    state_of: ClassVar[type[Scorer] | None] = None
     #: Whether merged slots carry a bias that is added to their attention scores, `view.bias`.
     biased: ClassVar[bool] = False
 
@@ -126,6 +134,11 @@ class Merger(Stage):
         """The state of slots [b, h, n] nothing was merged into: zeros; () for none."""
         del shape
         return ()
+
+    def sized(self, widest: int) -> "Merger":
+        """The merger for heads of a prompt that keep at most `widest` slots, a size class: called before it is compiled."""
+        del widest
+        return self
 
     def begin(self, rows: int) -> PyTree:
         """Numbers kept of a layer's rows from one eviction to the next, float32 [rows] each, before the first; () for none."""
@@ -135,7 +148,8 @@ class Merger(Stage):
     def __call__(
         self, view: LayerView, keep: Mask, scores: Float32[Array, "b h n"], memory: PyTree
     ) -> tuple[LayerView, PyTree]:
-        """The view with merged k, v, state and bias, and the new memory (see `begin`); slots outside `keep` are dropped afterwards.
+        """The view with merged k, v, state, scored and bias, and the new memory (see `begin`); slots outside `keep` are dropped
+        afterwards. A merger with needs finds their evidence in `view.seen`; there is none while decoding.
 
         A head that evicts nothing keeps all its valid slots.
         """
@@ -154,12 +168,22 @@ class Retriever(Stage):
     #: Whether `build` reads the prompt's keys and values or its scores: then a prompt cannot be compressed layer by layer.
     reads_prompt: ClassVar[bool] = False
 
+    def away(self, rows: list, decided: list, model: Decoder) -> list[Bool[Array, "l 1 h _"]] | None:
+        """For each row which of the slots that stay do not enter the pool: `build` puts them elsewhere. None where all enter it.
+
+        Args:
+            rows, decided: as `build` gets them.   model: the decoder.
+        """
+        del rows, decided, model
+        return None
+
     def build(self, rows: list, decided: list, cache: Cache, encode: Any) -> PyTree:
         """The state after `compress`, on the host side: a `RetrieverState`, or ().
 
         Args:
-            rows: the prefilled rows.   decided: for each row what was decided: scores, keep, count, budget, all [l, 1, h, ...].
-            cache: what was kept, without this state.
+            rows: the prefilled rows.   decided: for each row what was decided: scores, keep, count, budget, and away if something
+                is, all [l, 1, h, ...].
+            cache: what entered the pool, without this state.
         """
         del rows, decided, cache, encode
         return ()
@@ -173,7 +197,8 @@ class Retriever(Stage):
     ) -> tuple[Queries, Float32[Array, "b h g t"], PyTree]:
         """(out, lse, cache) of the layer's queries over its slots.
 
-        The cache is the one given, with what the retriever notes of this reading in its state.
+        The cache is the one given, with what the retriever notes of this reading in its state, and with what it hands on to later
+        layers of the same step in `cache.passed`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define attend(inputs, cache, context)")
 

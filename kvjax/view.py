@@ -7,6 +7,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, PyTree, Shaped
 
+from kvjax.evidence import Evidence
 from kvjax.types import Keys, Layer, Mask, Positions, Scores, Values
 
 
@@ -26,6 +27,8 @@ class LayerView:
         bias: what is added to each slot's attention scores; None where no stage keeps one.
         ids: token ids by slot, after prefill; None where they are not known.
         since: int32 [b], position of the first token just seen; None after a prompt, where that is 0.
+        scored: the scorer's state, for mergers that name a scorer (`Merger.state_of`).
+        seen: what the merger's needs recorded of the prompt, for mergers that have needs.
     """
 
     k: Keys | None
@@ -37,6 +40,8 @@ class LayerView:
     bias: Scores | None = None
     ids: Int32[Array, "b n"] | None = None
     since: Int32[Array, " b"] | None = None
+    scored: PyTree = ()
+    seen: Evidence | None = None
 
     @classmethod
     def of_prompt(

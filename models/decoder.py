@@ -62,9 +62,13 @@ class Decoder:
         """
         return Block(self.config, x.dtype).apply({"params": weights}, x, positions, attend)
 
+    def norm(self, params: PyTree, x: Float[Array, "b t e"]) -> Float[Array, "b t e"]:
+        """Return norm(x): the final hidden state."""
+        return RMSNorm(self.config.eps, x.dtype).apply({"params": params["norm"]}, x)
+
     def unembed(self, params: PyTree, x: Float[Array, "b t e"]) -> Float32[Array, "b t v"]:
         """Return float32 logits: head(norm(x)), the head being the embedding where tied."""
-        normed = RMSNorm(self.config.eps, x.dtype).apply({"params": params["norm"]}, x)
+        normed = self.norm(params, x)
         head = params["embed"] if self.config.tied else params["head"]
         return linear(normed, head["weight"], dtype=jnp.float32)
 

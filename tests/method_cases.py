@@ -14,6 +14,9 @@ PROMPT, SHAPE = 90, (3, 2)
 #: DuoAttention's full heads.
 ONE_FULL = np.array([[False, False], [False, True], [False, False]])
 
+#: FASA's frequency pairs of four query heads in three layers.
+FEW_PAIRS = np.tile(np.array([[0, 3, 5], [0, 4, 5], [1, 2, 7], [1, 2, 6]]), (3, 1, 1))
+
 
 @dataclass(frozen=True)
 class MethodCase:
@@ -73,9 +76,18 @@ def retention_gate(seed: int = 0) -> dict:
     return {"up": up, "down": {"kernel": 0.5 * draw(3, 24, 2), "bias": 2 + 0.1 * draw(3, 2)}}
 
 
+@cache
+def convolution(slots: int) -> dict:
+    """Weights of LoCoCo for the toy model."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    return {"kernel": 0.2 * draw(3, slots, 32, 5), "bias": 0.1 * draw(3, slots), "gamma": np.full(3, 0.5, np.float32)}
+
+
 _methods = kvjax.methods
 CASES = {
     "adakv": _small(_methods.adakv, window=8),
+    "attention_matching": _small(_methods.attention_matching, queries=kvjax.evidence.WindowQueries(16)),
     "cake": _small(_methods.cake, window=8),
     "chunkkv": _small(_methods.chunkkv, window=8),
     "compresskv": MethodCase(_compresskv),
@@ -84,6 +96,7 @@ CASES = {
     "dapq": _small(_methods.dapq, size=8, front=2, suffix=(5, 6, 7)),
     "defensive_kv": _small(_methods.defensive_kv, window=8),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
+    "fasa": _without_budget(partial(_methods.fasa, FEW_PAIRS, heads=2, head_dim=16, tokens=24)),
     "finch": _small(_methods.finch, window=8),
     "full": _without_budget(_methods.full),
     "hcattention": _without_budget(partial(_methods.hcattention, artefact=toy("hcattention"))),
@@ -92,6 +105,8 @@ CASES = {
     "kvzip": _small(_methods.kvzip, chunk=32, first=(5, 6, 7), further=(8, 9)),
     "layer_defensive_kv": _small(_methods.layer_defensive_kv, window=8),
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),
+    "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
+    "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),
     "quest": _without_budget(_methods.quest),

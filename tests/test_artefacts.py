@@ -68,7 +68,7 @@ def test_a_failed_save_leaves_the_former(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_checkpointer", broken)
+        patch.setattr(module.tables, "checkpointer", broken)
         with pytest.raises(OSError, match="disk full"):
             save(made({"other": np.ones(3, np.float32)}), tmp_path / "a")
     assert load(tmp_path / "a").digest == former.digest

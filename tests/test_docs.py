@@ -4,9 +4,11 @@ import re
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+import kvjax
 from tests.conftest import ids_of, toy_config
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -18,11 +20,11 @@ def blocks(document: Path) -> dict[str, str]:
     return dict(found)
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """The files of docs/add_a_method.md, as its reader would have them."""
+@pytest.fixture(params=["add_a_method.md"])
+def package(request, tmp_path, monkeypatch):
+    """The files of a page, as its reader would have them."""
     (tmp_path / "mine").mkdir()
-    for name, text in blocks(DOCS / "add_a_method.md").items():
+    for name, text in blocks(DOCS / request.param).items():
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
@@ -31,8 +33,6 @@ def package(tmp_path, monkeypatch):
 
 
 def test_the_three_examples_work_by_following_the_page(package):
-    import kvjax
-
     scope = {"CONFIG": toy_config(), "IDS": ids_of(90)}
     exec(compile((package / "use.py").read_text(), "use.py", "exec"), scope)
     outputs = scope["outputs"]
@@ -51,11 +51,39 @@ def test_the_three_examples_work_by_following_the_page(package):
     assert bits.slot_nbytes == plain.slot_nbytes - 16 * 4 + 2 + 2
 
 
+@pytest.mark.parametrize("name", ["talk.py", "prompt.py"])
+def test_the_examples_of_saving_work(lm, tmp_path, name):
+    scope = {"lm": lm, "IDS": ids_of(90), "QUESTION": ids_of(3, seed=1), "FOLDER": tmp_path}
+    exec(compile(blocks(DOCS / "saving.md")[name], name, "exec"), scope)
+    if name == "talk.py":
+        policy, whole = scope["policy"], scope["answer"].cache
+        same = kvjax.decode(lm, kvjax.extend(lm, whole, scope["QUESTION"], policy).cache, policy, max_new_tokens=8)
+        np.testing.assert_array_equal(scope["more"].tokens, same.tokens)
+    else:
+        half, quarter = (cache.lengths.sum() for cache in scope["kept"])
+        assert half == 45 * 6 and quarter in (22 * 6, 23 * 6)
+
+
+@pytest.mark.parametrize("package", ["add_a_gate.md"], indirect=True)
+def test_a_gate_is_trained_kept_and_served_by_following_the_page(package):
+    import kvjax
+
+    texts = [ids_of(56, seed) for seed in range(16)]
+    scope = {"CONFIG": toy_config(), "TEXTS": texts, "KEY": jax.random.key(0), "FOLDER": package}
+    exec(compile((package / "train_it.py").read_text(), "train_it.py", "exec"), scope)
+    assert scope["after"]["loss"] < 0.5 * scope["before"]["loss"]
+    assert [line["step"] for line in scope["trained"].log] == list(range(60))
+    for want, got in zip(jax.tree.leaves(scope["trained"].weights), jax.tree.leaves(scope["values"].weights), strict=True):
+        np.testing.assert_array_equal(want, got)
+    pre = kvjax.prefill(scope["lm"], texts[0], needs={scope["values"]})
+    assert (pre.rows[0].evidence[0].of(scope["values"])[:, :, :56] > 0).all()
+
+
 def test_documents_hold_no_history():
-    for path in DOCS.glob("*.md"):
-        if path.name in ("architecture.md", "glossary.md", "add_a_method.md", "methods.md"):
-            text = path.read_text()
-            assert not re.search(r"\b[0-9a-f]{7,40}\b", text) and "by hand" not in text, path
+    for path in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
+        words = re.findall(r"\b[0-9a-f]{7,40}\b", path.read_text())
+        assert not [word for word in words if re.search("[a-f]", word) and re.search("[0-9]", word)], path
+        assert "by hand" not in path.read_text(), path
 
 
 @pytest.mark.parametrize("name", ["architecture.md"])
@@ -63,3 +91,20 @@ def test_files_that_documents_name_exist(name):
     root = DOCS.parent / "kvjax"
     for found in re.findall(r"`([a-z_/]+\.py)`", (DOCS / name).read_text()):
         assert any((base / found).exists() for base in (root, root.parent)), found
+
+
+@pytest.mark.parametrize("name", ["transforms.md", "from_kvpress.md"])
+def test_the_code_of_a_page_runs_from_top_to_bottom(name, lm):
+    scope = {"lm": lm, "ids": ids_of(90), "question": ids_of(7, 3)}
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.S):
+        exec(compile(block, name, "exec"), scope)
+    if name == "transforms.md":
+        import kvjax
+
+        for budget, tokens in zip([8, 12, 16, 24, 32, 48, 64, 80], scope["tokens"], strict=True):
+            policy = kvjax.methods.snapkv(budget=budget)
+            want = kvjax.decode(lm, kvjax.compress(scope["pre"], policy), policy, max_new_tokens=4, stop=())
+            np.testing.assert_array_equal(tokens, want.tokens)
+        assert max(float(abs(x).max()) for x in jax.tree.leaves(scope["gradient"])) > 0
+    else:
+        assert {name: out.shape for name, out in scope["answers"].items()} == {"snapkv": (1, 8), "knorm": (1, 8)}

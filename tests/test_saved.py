@@ -16,7 +16,7 @@ import models
 from kvjax import evidence as ev
 from kvjax.prefill.saved import load_prefilled, save_prefilled
 from models import llama
-from tests.conftest import ids_of, policy_of, toy_config
+from tests.conftest import ids_of, policy_of, prepared, toy_config
 
 PROMPTS = [ids_of(90), ids_of(33, seed=1)]
 
@@ -147,24 +147,70 @@ def test_a_stranger_is_refused(lm, tmp_path):
         load_prefilled(tmp_path, lm)
 
 
+def header_in(file) -> dict:
+    return json.loads(json.loads(_raw_header(file))["__metadata__"]["kvjax"])
+
+
 def test_headers_that_lie_are_refused(lm, file):
-    with pytest.raises(ValueError, match="or lacks some: rows.0"):
-        load_prefilled(rewritten(file, buckets=[128, 128]), lm)
-    with pytest.raises(ValueError, match="version 0, this kvjax reads 2"):
+    tree = header_in(file)["prefilled"]
+    row = tree["fields"]["rows"]["tuple"][0]["fields"]
+    row["ids"]["shape"] = [128]
+    with pytest.raises(ValueError, match="or lacks some: rows.0.ids"):
+        load_prefilled(rewritten(file, prefilled=tree), lm)
+    row["ids"]["shape"] = [96]
+    row["k"]["tuple"][0] = row["ids"]
+    with pytest.raises(ValueError, match="or lacks some: rows.0.k.0"):
+        load_prefilled(rewritten(file, prefilled=tree), lm)
+    with pytest.raises(ValueError, match="version 0, this kvjax reads 3"):
         load_prefilled(rewritten(file, version=0), lm)
-    with pytest.raises(ValueError, match="unknown evidence 'Pickle'"):
-        load_prefilled(rewritten(file, version=2, needs=[{"need": "Pickle"}]), lm)
 
 
-def test_a_need_of_the_users_own_cannot_be_saved(lm, tmp_path):
+def test_a_layer_that_is_not_the_models_is_refused(lm, file):
+    tree = header_in(file)["prefilled"]
+    row = tree["fields"]["rows"]["tuple"][0]["fields"]
+    row["k"]["tuple"].append(row["v"]["tuple"].pop())
+    with pytest.raises(ValueError, match="rows that the model does not have"):
+        load_prefilled(rewritten(file, prefilled=tree), lm)
+
+
+STRANGE = ["os:system", "subprocess:Popen", "builtins:eval", "mine.strange:Pickle", "kvjax.policy:Policy.check"]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_only_pytrees_that_are_imported_are_made(lm, file, name):
+    tree = header_in(file)["prefilled"]
+    tree["fields"]["needs"]["tuple"][0] = {"class": name, "fields": {}}
+    with pytest.raises(ValueError, match=f"holds a '{name}', which is no pytree"):
+        load_prefilled(rewritten(file, prefilled=tree), lm)
+
+
+def test_a_need_of_a_function_cannot_be_saved(lm, tmp_path):
     @struct.dataclass
     class Mine(ev.WindowQueries):
         pass
 
     pre = kvjax.prefill(lm, ids_of(20), needs=frozenset({Mine(8)}))
-    with pytest.raises(ValueError, match="Mine.size=8. cannot be saved: only WindowQueries, .*RawKeys can"):
+    with pytest.raises(ValueError, match="Mine at needs.0 cannot be saved: .* at the top of a module"):
         save_prefilled(pre, tmp_path / "p", lm)
     assert not list(tmp_path.iterdir())
+
+
+@struct.dataclass
+class Own(ev.WindowQueries):
+    """A need of the user's own."""
+
+
+@pytest.mark.parametrize("name", ["kvzip", "dapq", "trim_kv", "criticalkv", "own"])
+def test_second_passes_gates_and_needs_of_ones_own_come_back(lm, tmp_path, name):
+    if name == "own":
+        pre = kvjax.prefill(lm, ids_of(40), needs=frozenset({Own(8)}))
+    else:
+        pre = prepared(lm, kvjax.prefill(lm, ids_of(90), needs=policy_of(name)), name)
+    again = load_prefilled(save_prefilled(pre, tmp_path / "p", lm), lm)
+    same(pre, again)
+    assert again.needs == pre.needs
+    if name != "own":
+        same(kvjax.compress(pre, policy_of(name)), kvjax.compress(again, policy_of(name)))
 
 
 def test_a_full_disk_leaves_the_former_file(lm, both, file):

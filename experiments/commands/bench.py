@@ -1,4 +1,4 @@
-"""`kvjax bench decode | retrieval | prefill | sweep | memory`: whole pieces of work, with their conditions.
+"""`kvjax bench decode | retrieval | prefill | restore | sweep | memory`: whole pieces of work, with their conditions.
 
 Ratios against the peers come from one run. Single kernels are in `bench_kernels`, what the model answers beside the peers in
 `bench_answers`.
@@ -86,6 +86,27 @@ def prefill(
     lm, ids = model_and_text(model, dtype, context, text)
     with measuring("prefill", 2 * (rounds + 1) + 1) as done:
         result = bench(lm, ids, rounds=rounds, done=done)
+    show(result, json_file)
+
+
+@app.command("restore")
+def restore(
+    model: ModelName = "smollm2-135m",
+    context: Context = 4096,
+    policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "kivi:bits=4",
+    budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt; kivi keeps all.")] = "1.0",
+    rounds: Rounds = 3,
+    text: TextFile = None,
+    dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:
+    """Seconds to the first token: a conversation read from its file, in four bits, beside a fresh prefill."""
+    from experiments.bench.restore import restore as bench
+
+    named = parse_policy(policy, parse_budget(budget))
+    lm, ids = model_and_text(model, dtype, context, text)
+    with measuring("restore", 3 * (rounds + 1)) as done:
+        result = bench(lm, ids, named.policy, rounds=rounds, done=done)
     show(result, json_file)
 
 

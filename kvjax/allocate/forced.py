@@ -1,5 +1,6 @@
 """Budgets by scores among which some slots are forced in (DefensiveKV)."""
 
+from typing import ClassVar
 
 from flax import struct
 from jaxtyping import Array, Int32
@@ -19,6 +20,7 @@ class ForcedFirst(Allocator):
         allocate: Adaptive(0.0), layer by layer, or AcrossModel().   window: slots that are protected beside them.
     """
 
+    reads_second: ClassVar[bool] = True
     allocate: Allocator = Adaptive(0.0)
     window: Number = 32
 

@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import PyTree
 
+from kvjax.artefacts import tables
 from kvjax.protocols import LanguageModel
 
 #: Raised whenever a header's or a table's meaning changes.
@@ -92,7 +92,7 @@ def save(artefact: Artefact, folder: str | Path) -> Path:
     draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         (draft / "header.json").write_text(json.dumps(artefact.header, indent=1) + "\n")
-        _write(draft / "tables", {name: np.asarray(x) for name, x in artefact.tables.items()})
+        tables.write(draft / "tables", artefact.tables)
         draft.chmod(0o755)
         old = folder.with_name(f".{folder.name}.old")
         shutil.rmtree(old, ignore_errors=True)
@@ -110,12 +110,6 @@ def refuse_strangers(folder: str | Path) -> None:
     folder = Path(folder)
     if folder.exists() and not (folder / "header.json").is_file() and not (folder.is_dir() and not any(folder.iterdir())):
         raise FileExistsError(f"{folder} exists and holds no artefact: name a new folder, an empty one, or an artefact's")
-
-
-def _checkpointer() -> PyTree:
-    import orbax.checkpoint as ocp  # slow to import, and needed for artefacts alone
-
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=True))
 
 
 def load(folder: str | Path, method: str | None = None, lm: LanguageModel | None = None) -> Artefact:
@@ -136,36 +130,13 @@ def load(folder: str | Path, method: str | None = None, lm: LanguageModel | None
     header = json.loads((folder / "header.json").read_text())
     if header.get("schema") != SCHEMA:
         raise ValueError(f"{folder} has schema {header.get('schema')}, this version reads {SCHEMA}: calibrate again")
-    tables = _read(folder / "tables", {name: np.zeros(shape, dtype) for name, (dtype, shape) in header["tables"].items()})
-    found = Artefact(**{name: header[name] for name in ("method", "model", "data", "settings")}, tables=tables)
+    shapes = {name: np.zeros(shape, dtype) for name, (dtype, shape) in header["tables"].items()}
+    fields = {name: header[name] for name in ("method", "model", "data", "settings")}
+    found = Artefact(**fields, tables=tables.read(folder / "tables", shapes))
     if found.digest != header["digest"]:
         raise ValueError(f"{folder}: the tables are not those of the header (digest {found.digest}, not {header['digest']})")
     check(found, method, lm)
     return found
-
-
-def _write(path: Path, tables: Mapping[str, np.ndarray]) -> None:
-    item = _with_bytes(tables)
-    if item:
-        with _checkpointer() as checkpointer:
-            checkpointer.save(path, item)
-
-
-def _read(path: Path, shapes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    item = _with_bytes(shapes)
-    if not item:
-        return dict(shapes)
-    import orbax.checkpoint as ocp
-
-    how = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in item}
-    with _checkpointer() as checkpointer:
-        found = checkpointer.restore(path, ocp.args.PyTreeRestore(item=item, restore_args=how))
-    return {**shapes, **{name: np.asarray(x) for name, x in found.items()}}
-
-
-def _with_bytes(tables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tables a checkpoint can hold: orbax takes none without elements; those are whole in the header already."""
-    return {name: x for name, x in tables.items() if x.size}
 
 
 def check(artefact: Artefact, method: str | None = None, lm: LanguageModel | None = None) -> None:

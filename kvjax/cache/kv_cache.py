@@ -52,6 +52,7 @@ class KVCache:
         evidence: what each layer's scorer has seen, if slots are evicted while decoding.
         memory: the merger's numbers of each layer and row, float32 [L, B] each.
         retrieval: the retriever's state.
+        passed: within a step what a retriever's layers hand on to later ones; () between steps.
         tails: exact keys and exact values beside coded ones (`kvjax.encode.tail.Tail`), () where there are none.
         fitted: what the codecs of keys and of values were fitted to on each prompt, leaves [L, B, ...].
         placement: where `v` lives, the seam it is read and written through.
@@ -72,6 +73,7 @@ class KVCache:
     evidence: tuple[Evidence, ...] = ()
     memory: PyTree = ()
     retrieval: PyTree = ()
+    passed: PyTree = ()
     tails: tuple[PyTree, PyTree] = ((), ())
     fitted: tuple[PyTree, PyTree] = ((), ())
     placement: OnDevice = struct.field(pytree_node=False, default=OnDevice())
@@ -107,6 +109,12 @@ class KVCache:
     def lengths(self) -> np.ndarray:
         """Slots in use, int32 [L, B, H]."""
         return np.asarray(self.length)
+
+    @property
+    def held(self) -> np.ndarray:
+        """Tokens held, int32 [L, B, H]: slots in use, and those that the retriever holds elsewhere."""
+        elsewhere = self.retrieval.elsewhere if isinstance(self.retrieval, RetrieverState) else 0
+        return self.lengths + np.asarray(elsewhere)
 
     def _bytes(self, host: bool) -> int:
         others = ("logits", "position", "steps", "placement", "positions")

@@ -14,6 +14,11 @@ class RetrieverState:
         """One batch of several rows."""
         return jax.tree.map(lambda *x: jnp.concatenate(x), *states)
 
+    @property
+    def elsewhere(self) -> PyTree:
+        """Tokens of the prompt that are held outside the pool, int32 [L, B, H], or 0 for none."""
+        return 0
+
     def split(self) -> tuple[PyTree, PyTree]:
         """The state without what decoding only reads, and that: it is shared, and no program is given it to overwrite."""
         return self, ()

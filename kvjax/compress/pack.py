@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.cache.kv_cache import SlotState
 from kvjax.codec import Codec
@@ -15,10 +16,10 @@ from kvjax.encode.positions import PositionPolicy
 from kvjax.encode.tail import Tail, filled, put_rows
 from kvjax.kernels.compact import pick
 from kvjax.policy import Policy
-from kvjax.prefill.prefilled import Prefilled
+from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder
 from kvjax.stage import Merger
-from kvjax.types import Keys, Positions, position_dtype
+from kvjax.types import Keys, Positions, position_dtype, size_class
 from kvjax.view import LayerView
 
 
@@ -32,12 +33,11 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[PyTree], start: np.nd
     for layer, of_model in enumerate(pre.layers):  # in the order of the regions: a block may run into the next one
         merge, encode = policy.merge.at(of_model), policy.encode.at(of_model)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
-            scored = d.state[layer] if policy.when.decoding else ()
             k = positions.of_prompt(row.k[layer], row.evidence[layer])
-            view, left = _merged(merge, k, row.v[layer], row.length, d.keep, d.scores, layer=np.int32(layer))
+            view, left = _merged(merge, k, row, d, layer)
             memory.append(left)
             pos, order, count = _order(d.keep, np.int32(layer))
-            state = SlotState(score=scored, merge=view.state, bias=view.bias)
+            state = SlotState(score=view.scored if policy.when.decoding else (), merge=view.state, bias=view.bias)
             turned = _turned(positions, view.k, d.keep, row.length, rope=pre.decoder.rope, layer=np.int32(layer))
             fitted.append(tuple(_fitted(c, x, d.keep, layer) for c, x in zip(encode.codecs, (turned, view.v), strict=True)))
             coded = dict(zip("kv", zip(encode.codecs, encode.windows, (turned, view.v), fitted[-1], strict=True), strict=True))
@@ -77,17 +77,28 @@ def _empty_state(policy: Policy, slots: int) -> SlotState:
     return SlotState(score=score, merge=merge, bias=jnp.zeros(slots, jnp.float32) if policy.merge.biased else None)
 
 
-def _merged(merge: Merger, k, v, length, keep, scores, *, layer) -> tuple[LayerView, PyTree]:
+def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Any, layer: int) -> tuple[LayerView, PyTree]:
     """A layer's view after its merges, and the merger's memory; nothing is computed where nothing is rewritten."""
+    v, scored = row.v[layer], d.state[layer] if d.state else ()
     if not merge.rewrites:
-        return LayerView.of_prompt(length, k.shape[:3], k=k, v=v), ()
-    return _rewritten(merge, k, v, length, keep, scores, layer=layer)
+        return LayerView.of_prompt(row.length, k.shape[:3], k=k, v=v).replace(scored=scored), ()
+    merge = merge if type(merge).sized is Merger.sized else merge.sized(_widest(d.count, k.shape[2]))
+    given = () if merge.state_of is None else scored
+    evidence = row.evidence[layer]
+    seen = evidence.replace(data={need.key: evidence.data[need.key] for need in merge.needs}) if merge.needs else None
+    view, left = _rewritten(merge, k, v, row.length, d.keep, d.scores, given, seen, layer=np.int32(layer))
+    return view if merge.state_of is not None else view.replace(scored=scored), left
+
+
+def _widest(count: Int32[Array, "l b h"], n: int) -> int:
+    """A size class of the slots that heads keep; all n of a prompt inside a traced program, which cannot know."""
+    return n if isinstance(count, jax.core.Tracer) else min(n, size_class(int(np.asarray(count).max()), steps=8))
 
 
 @jax.jit
-def _rewritten(merge, k, v, length, keep, scores, *, layer):
+def _rewritten(merge, k, v, length, keep, scores, scored, seen, *, layer):
     shape = k.shape[:3]
-    view = LayerView.of_prompt(length, shape, k=k, v=v, state=merge.init(shape))
+    view = LayerView.of_prompt(length, shape, k=k, v=v, state=merge.init(shape)).replace(scored=scored, seen=seen)
     if merge.biased:
         view = view.replace(bias=jnp.zeros(shape, jnp.float32))
     return merge(view, keep[layer], scores[layer], merge.begin(shape[0]))

@@ -32,6 +32,7 @@ class Decision:
         scores: [l, 1, h, n].   state: each layer's state of the scorer that decoding goes on with.
         keep: which slots stay.   count: how many.   budget: what eviction while decoding cuts back to.
         mean_budget: mean slots per KV head that were asked for.
+        away: which of the slots that stay the retriever holds elsewhere, not in the pool; None where it holds none.
     """
 
     scores: Float32[Array, "l b h n"]
@@ -40,6 +41,15 @@ class Decision:
     count: Int32[Array, "l b h"]
     budget: Int32[Array, "l b h"]
     mean_budget: int = struct.field(pytree_node=False)
+    away: Bool[Array, "l b h n"] | None = None
+
+    @property
+    def here(self) -> "Decision":
+        """The part that enters the pool."""
+        if self.away is None:
+            return self
+        keep = self.keep & ~self.away
+        return self.replace(keep=keep, count=keep.sum(-1, dtype=jnp.int32))
 
 
 @partial(jax.jit, static_argnames="of")
@@ -118,8 +128,22 @@ def compress(
         )
     trim()
     decided = decide(pre, policy, scores or scores_of(pre, policy))
-    cache = packed(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots(pre, policy, reserve, headroom))
+    away = policy.retrieve.away(list(pre.rows), decided, pre.decoder)
+    if away is not None:
+        _check_away(policy)
+        decided = [d.replace(away=mask) for d, mask in zip(decided, away, strict=True)]
+    slots = reserve_slots(pre, policy, reserve, headroom)
+    cache = packed(pre, policy, [d.here for d in decided], headroom=headroom, reserve_slots=slots)
     return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
+
+
+def _check_away(policy: Policy) -> None:
+    """Raise ValueError where slots outside the pool would miss what happens to those in it."""
+    if policy.when.decoding or policy.merge.rewrites:
+        raise ValueError(
+            f"{type(policy.retrieve).__name__} holds slots outside the pool, where they are neither evicted while decoding nor "
+            f"merged: use when=AfterPrefill() and merge=Drop(); got {type(policy.when).__name__}, {type(policy.merge).__name__}"
+        )
 
 
 def decide(pre: Prefilled, policy: Policy, scores: PromptScores) -> list[Decision]:

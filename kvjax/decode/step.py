@@ -117,7 +117,7 @@ def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], 
         x, (cache, of_layer) = spec.decoder.layer(weights, x, positions, attend)
         left.append(of_layer)
     cache = _evict(spec, cache, left, tokens=tokens, count=count, dtype=x.dtype)
-    cache = spec.encode.flush(spec.retrieve.end(cache, spec.encode, count=count))
+    cache = spec.encode.flush(spec.retrieve.end(cache, spec.encode, count=count)).replace(passed=())
     return cache.replace(position=cache.position + count, steps=cache.steps + count), x
 
 

@@ -18,8 +18,8 @@ from kvjax.evidence.tempered import Tempered
 from kvjax.evidence.window_queries import WindowQueries
 
 __all__ = [
-    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LowRows", "Moments",
-    "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments", "QuerySpread", "RawKeys",
-    "ResidualCosine", "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments",
-    "missing", "observe", "of_layer", "ordered", "restrict", "union",
+    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LowRows",
+    "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments", "QuerySpread",
+    "RawKeys", "ResidualCosine", "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries", "concatenate", "empty",
+    "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

@@ -43,6 +43,7 @@ class ChunkAttention(Need):
     """
 
     reads: ClassVar[tuple[str, ...]] = ("q", "k")
+    prompt_only: ClassVar[bool] = True
     chunk: int = struct.field(pytree_node=False, default=256)
     filled: bool = struct.field(pytree_node=False, default=False)
 

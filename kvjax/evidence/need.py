@@ -66,6 +66,7 @@ class Need:
         reads: fields of `AttentionInputs` that a step keeps for `now` until its last layer is done.
         reads_out: whether `now` reads the attention's output, too.
         token_wise: whether what is recorded has one entry for each token of a block, [b, ..., t], and not for each slot held.
+        prompt_only: whether it is not defined while decoding.
         second_pass: whether a pass after the prefill records it (`Probed`), and not the prefill.
     """
 
@@ -73,6 +74,7 @@ class Need:
     reads: ClassVar[tuple[str, ...]] = ()
     reads_out: ClassVar[bool] = False
     token_wise: ClassVar[bool] = False
+    prompt_only: ClassVar[bool] = False
     second_pass: ClassVar[bool] = False
 
     @property

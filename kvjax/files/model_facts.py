@@ -27,6 +27,11 @@ def dtype_of(lm: LanguageModel) -> np.dtype:
     return lm.params["embed"]["weight"].dtype
 
 
+def known_of(lm: LanguageModel) -> dict[str, object]:
+    """What a saved tree holds of the model, and is given again when it is read."""
+    return {"decoder": lm.decoder, "rope": lm.decoder.rope}
+
+
 def check_facts(path: Path, theirs: dict[str, object], mine: dict[str, object]) -> None:
     """Raise ValueError naming every fact in which the model differs."""
     differ = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]

@@ -24,13 +24,18 @@ class Kind:
     made_by: str
 
 
-def write(tensors: dict[str, jax.Array], path: Path, header: dict[str, object]) -> None:
+def write(tensors: dict[str, jax.Array], path: Path, header: dict[str, object], *, kind: Kind) -> None:
     """Write beside the name, flush to the disk, rename: a file that is there is replaced whole, or not at all.
 
+    A link is followed: what it names is replaced.
+
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file cannot be written, or something else than a file has its name.
     """
-    text = json.dumps(header | {"checksums": {name: checksum(x) for name, x in tensors.items()}})
+    sums = {"holds": kind.holds, "checksums": {name: checksum(x) for name, x in tensors.items()}}
+    text, path = json.dumps(header | sums), Path(os.path.realpath(path))
+    if os.path.lexists(path) and not path.is_file():
+        raise OSError(f"cannot write {path}: it is there and is no regular file; name another")
     try:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete_on_close=False) as draft:
             save_file(dict(tensors), draft.name, {_KEY: text, _SUM: _digest(text.encode())})
@@ -38,8 +43,18 @@ def write(tensors: dict[str, jax.Array], path: Path, header: dict[str, object]) 
                 os.fsync(written.fileno())
             os.chmod(draft.name, 0o644)
             os.replace(draft.name, path)
+        _flush_folder(path.parent)
     except (OSError, SafetensorError) as error:
         raise OSError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """The new name is on the disk when this returns."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read(path: Path, *, kind: Kind) -> tuple[dict[str, PyTree], dict[str, jax.Array]]:
@@ -81,6 +96,12 @@ def header_of(path: Path, *, kind: Kind) -> dict[str, object]:
     return header
 
 
+def check_version(path: Path, header: dict[str, object], version: int) -> None:
+    """Raise ValueError for a header of another version."""
+    if header["version"] != version:
+        raise ValueError(f"{path} has version {header['version']}, this kvjax reads {version}: make it and save it again")
+
+
 def _unreadable(path: Path, error: Exception, kind: Kind) -> ValueError:
     return ValueError(f"{path} is cut short, damaged or no safetensors file ({error}): write it again with {kind.made_by}")
 
@@ -104,7 +125,10 @@ def _header(path: Path, metadata: dict[str, str] | None, kind: Kind) -> dict[str
         raise ValueError(f"{path} holds no {kind.holds}: write one with {kind.made_by}")
     if found.get(_SUM) != _digest(found[_KEY].encode()):
         raise ValueError(f"the header of {path} is damaged or was edited: write it again with {kind.made_by}")
-    return json.loads(found[_KEY])
+    header = json.loads(found[_KEY])
+    if header.pop("holds", kind.holds) != kind.holds:
+        raise ValueError(f"{path} holds another kind of thing than a {kind.holds}: write one with {kind.made_by}")
+    return header
 
 
 def _compare(path: Path, wanted: dict[str, str], tensors: dict[str, jax.Array], kind: Kind) -> None:

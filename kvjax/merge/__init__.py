@@ -1,9 +1,13 @@
 """Mergers: evicted slots into kept ones."""
 
 from kvjax.merge.chance import ByChance
+from kvjax.merge.convolved import Convolved, init_convolution
 from kvjax.merge.dense import IntoDense, LargestDot, SmallestDistance
 from kvjax.merge.drop import Drop
+from kvjax.merge.gaussian import GaussianRuns
+from kvjax.merge.matched import MatchedAttention
 from kvjax.merge.nearest import NearestKey
+from kvjax.merge.votes import ByVotes
 from kvjax.merge.weighted import (
     EMA,
     Average,
@@ -20,7 +24,7 @@ from kvjax.merge.weighted import (
 )
 
 __all__ = [
-    "Average", "ByChance", "Drop", "EMA", "Feature", "Fixed", "IntoDense", "KeyLikeness", "LargestDot", "NearestKey",
-    "NoThreshold", "OwnLikeness", "ProportionalNearest", "ScatterMean", "SmallestDistance", "SoftmaxWeights", "ValueLikeness",
-    "WeightedNearest",
+    "Average", "ByChance", "ByVotes", "Convolved", "Drop", "EMA", "Feature", "Fixed", "GaussianRuns", "IntoDense", "KeyLikeness",
+    "LargestDot", "MatchedAttention", "NearestKey", "NoThreshold", "OwnLikeness", "ProportionalNearest", "ScatterMean",
+    "SmallestDistance", "SoftmaxWeights", "ValueLikeness", "WeightedNearest", "init_convolution",
 ]

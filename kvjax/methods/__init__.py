@@ -6,6 +6,7 @@ from kvjax import catalogue
 from kvjax.catalogue import MethodInfo
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
+from kvjax.methods.attention_matching import attention_matching
 from kvjax.methods.cake import cake
 from kvjax.methods.cam import cam
 from kvjax.methods.chunkkv import chunkkv
@@ -19,22 +20,27 @@ from kvjax.methods.dapq import dapq
 from kvjax.methods.defensive_kv import defensive_kv
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
+from kvjax.methods.fasa import fasa
 from kvjax.methods.finch import finch
 from kvjax.methods.full import full
 from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
+from kvjax.methods.keepkv import keepkv
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.keyformer import keyformer
 from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
+from kvjax.methods.kvmerger import kvmerger
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
 from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
+from kvjax.methods.lococo import lococo
 from kvjax.methods.nacl import nacl
 from kvjax.methods.non_causal_attention import non_causal_attention
+from kvjax.methods.omnikv import omnikv
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
 from kvjax.methods.qfilters import qfilters
@@ -55,10 +61,17 @@ from kvjax.methods.zeromerge import zeromerge
 
 __all__ = [
     "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
-    "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention", "heterocache", "keydiff",
-    "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
-    "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention", "rkv", "roco",
-    "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv", "zeromerge",
+    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fasa", "finch", "full", "h2o", "hcattention", "heterocache",
+    "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
+    "non_causal_attention", "omnikv", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention", "rkv",
+    "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv",
+    "zeromerge",
+    "ada_expected", "adakv", "attention_matching", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv",
+    "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o",
+    "hcattention", "heterocache", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvmerger", "kvzip", "lagkv",
+    "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "nacl", "non_causal_attention", "pyramid_keydiff", "pyramidkv",
+    "qfilters", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention",
+    "streaming_llm", "tova", "triattention", "trim_kv", "zeromerge",
 ]
 
 

@@ -63,6 +63,12 @@ class HostRows(Store):
         """The rows, after every program that writes them has ended."""
         return _find(np.asarray(self.state)).rows
 
+    saved = rows
+
+    @staticmethod
+    def restored(rows: np.ndarray) -> "HostRows":
+        return _store(np.array(rows))
+
 
 def _store(rows: np.ndarray) -> HostRows:
     """A new store of these rows, owned by what it returns."""

@@ -2,10 +2,20 @@
 
 
 import jax
+import numpy as np
 
 
 class Store:
     """Rows outside jax arrays, which know their `nbytes`: NumPy rows behind a callback."""
+
+    def saved(self) -> np.ndarray:
+        """The rows, for a file."""
+        raise NotImplementedError(f"{type(self).__name__} must define saved()")
+
+    @staticmethod
+    def restored(rows: np.ndarray) -> "Store":
+        """A new store of rows from a file."""
+        raise NotImplementedError("a store must define restored(rows)")
 
 
 def is_store(x: object) -> bool:

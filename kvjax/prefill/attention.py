@@ -9,12 +9,12 @@ from flax import struct
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.attention_inputs import AttentionInputs
-from kvjax.evidence import Block
+from kvjax.evidence import Block, Shape
 from kvjax.evidence.reduce import Reduction
 from kvjax.kernels.prefill_attention import column_sums, prefill_attention
 from kvjax.prefill.chunk_block import ChunkBlock
 from kvjax.prefill.rows import reduced_rows
-from kvjax.protocols import Decoder
+from kvjax.protocols import Decoder, Rope
 from kvjax.types import Keys, Values, size_class
 
 #: Prompts longer than this are run LONG tokens at a time unless told otherwise: less memory, and no slower.
@@ -36,7 +36,8 @@ class PrefillChunk(NamedTuple):
 class PrefillAttention:
     """How a prompt attends to itself: hashable and without arrays, since every program of a prefill is compiled for one.
 
-    `plan` cuts a prompt into chunks, and says for each with which attention it is run; `attend` is that attention.
+    `plan` cuts a prompt into chunks, and says for each with which attention it is run; `attend` is that attention, `attend_after`
+    where chunks leave something to those behind them.
     """
 
     def check(self, decoder: Decoder, chunk: int | None) -> None:
@@ -45,6 +46,24 @@ class PrefillAttention:
     def plan(self, length: int, chunk: int | None) -> tuple[int, list[PrefillChunk]]:
         """(padded length, chunks) of a prompt of `length` tokens."""
         raise NotImplementedError(f"{type(self).__name__} must define plan(length, chunk)")
+
+    def at(self, layer: int) -> "PrefillAttention":
+        """The attention as one layer uses it: tables by layer cut to that layer's."""
+        del layer
+        return self
+
+    def begin(self, shape: Shape) -> PyTree:
+        """What it keeps of a layer from one chunk to the next, before the first: arrays; () for nothing."""
+        del shape
+        return ()
+
+    def attend_after(
+        self, memory: PyTree, inputs: AttentionInputs, k: Keys, v: Values, *, ids: Int32[Array, "b t"], offset: Int32[Array, ""],
+        count: Int32[Array, " b"], window: int | None, rope: Rope | None,
+    ) -> tuple[Float[Array, "b h g t d"], Block, PyTree]:  # fmt: skip
+        """(out, block, memory) of a chunk behind those that `memory` is of; `attend` where nothing is kept."""
+        del rope
+        return *self.attend(inputs, k, v, ids=ids, offset=offset, count=count, window=window), memory
 
     def attend(
         self, inputs: AttentionInputs, k: Keys, v: Values, *, ids: Int32[Array, "b t"], offset: Int32[Array, ""],

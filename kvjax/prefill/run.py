@@ -23,20 +23,22 @@ from kvjax.protocols import Decoder, LanguageModel
 from kvjax.types import Keys, Values
 
 
-@partial(jax.jit, static_argnames=("decoder", "window", "attention"), donate_argnames=("x", "k", "v", "evidence"))
-def _layer(weights, x, k, v, evidence, needs, ids, offset, end, *, decoder, window, attention):
-    """One layer over one chunk of a prompt; k and v are the layer's whole buffers, filled up to the chunk."""
+@partial(jax.jit, static_argnames=("decoder", "window", "attention"), donate_argnames=("x", "k", "v", "evidence", "memory"))
+def _layer(weights, x, k, v, evidence, memory, needs, ids, offset, end, *, decoder, window, attention):
+    """One layer over a chunk of a prompt; k and v are the layer's whole buffers, filled up to the chunk, memory its attention's."""
     at = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
     count = jnp.clip(end - offset, 0, x.shape[1])
 
     def attend(inputs: AttentionInputs):
         keys = jax.lax.dynamic_update_slice_in_dim(k, inputs.k.astype(k.dtype), offset, axis=2)
         values = jax.lax.dynamic_update_slice_in_dim(v, inputs.v.astype(v.dtype), offset, axis=2)
-        out, block = attention.attend(inputs, keys, values, ids=ids, offset=offset, count=count, window=window)
-        return out, (keys, values, ev.observe(evidence, needs, block))
+        out, block, left = attention.attend_after(
+            memory, inputs, keys, values, ids=ids, offset=offset, count=count, window=window, rope=decoder.rope
+        )
+        return out, (keys, values, ev.observe(evidence, needs, block), left)
 
-    x, (k, v, evidence) = decoder.layer(weights, x, at, attend)
-    return x, k, v, evidence
+    x, (k, v, evidence, memory) = decoder.layer(weights, x, at, attend)
+    return x, k, v, evidence, memory
 
 
 @partial(jax.jit, static_argnames="decoder")
@@ -55,12 +57,21 @@ def _last_logits(params, x, index, *, decoder):
     return decoder.unembed(params, last)[0, 0]
 
 
+def shape_of(decoder: Decoder, n: int, dtype: DTypeLike) -> ev.Shape:
+    """Sizes of one prompt of bucket n."""
+    return ev.Shape(b=1, h=decoder.heads, g=decoder.groups, n=n, d=decoder.head_dim, e=decoder.config.width, dtype=dtype)
+
+
+def memories(attention: PrefillAttention, decoder: Decoder, n: int, dtype: DTypeLike) -> list:
+    """What a prompt's attention keeps of each layer, before the first chunk."""
+    return [attention.at(layer).begin(shape_of(decoder, n, dtype)) for layer in range(decoder.layers)]
+
+
 def layer_buffers(
     decoder: Decoder, n: int, dtype: DTypeLike, needs: Iterable[ev.Need], layer: int
 ) -> tuple[Keys, Values, ev.Evidence]:
     """Empty keys, values and evidence for one layer of one prompt of bucket n."""
-    shape = (1, decoder.heads, n, decoder.head_dim)
-    size = ev.Shape(b=1, h=decoder.heads, g=decoder.groups, n=n, d=decoder.head_dim, e=decoder.config.width, dtype=dtype)
+    shape, size = (1, decoder.heads, n, decoder.head_dim), shape_of(decoder, n, dtype)
     return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), ev.empty(ev.of_layer(needs, layer), size, decoder.rope)
 
 
@@ -72,16 +83,23 @@ def buffers(decoder: Decoder, n: int, dtype: DTypeLike, needs: Iterable[ev.Need]
 
 
 def _run(
-    lm: LanguageModel, chunk: PrefillChunk, tokens: np.ndarray, k: list, v: list, evidence: list, needs: Iterable[ev.Need]
+    lm: LanguageModel,
+    chunk: PrefillChunk,
+    tokens: np.ndarray,
+    k: list,
+    v: list,
+    evidence: list,
+    memory: list,
+    needs: Iterable[ev.Need],
 ) -> jax.Array:
     """One chunk through every layer, in place: hidden states [1, t, e]."""
     end = jnp.asarray([chunk.end], jnp.int32)
     ids = jnp.asarray(tokens[None, chunk.offset : chunk.offset + chunk.width])
     x = _embed(lm.params, ids, decoder=lm.decoder)
     for layer, (weights, window) in enumerate(zip(lm.params["layers"], lm.decoder.windows, strict=True)):
-        x, k[layer], v[layer], evidence[layer] = _layer(
-            weights, x, k[layer], v[layer], evidence[layer], ev.of_layer(needs, layer), ids, np.int32(chunk.offset), end,
-            decoder=lm.decoder, window=window, attention=chunk.attention,
+        x, k[layer], v[layer], evidence[layer], memory[layer] = _layer(
+            weights, x, k[layer], v[layer], evidence[layer], memory[layer], ev.of_layer(needs, layer), ids, np.int32(chunk.offset),
+            end, decoder=lm.decoder, window=window, attention=chunk.attention.at(layer),
         )  # fmt: skip
     return x
 
@@ -93,10 +111,11 @@ def _prefill_row(
     n, chunks = attention.plan(len(ids), chunk)
     tokens = np.zeros(n, np.int32)
     tokens[: len(ids)] = ids
-    k, v, evidence = buffers(decoder, n, lm.params["embed"]["weight"].dtype, needs)
+    dtype = lm.params["embed"]["weight"].dtype
+    (k, v, evidence), memory = buffers(decoder, n, dtype, needs), memories(attention, decoder, n, dtype)
     logits = []
     for part in chunks:
-        x = _run(lm, part, tokens, k, v, evidence, needs)
+        x = _run(lm, part, tokens, k, v, evidence, memory, needs)
         if all_logits:
             logits.append(_unembed(lm.params, x, decoder=decoder)[0, : part.end - part.offset])
     last = _last_logits(lm.params, x, np.int32(len(ids) - 1 - part.offset), decoder=decoder)

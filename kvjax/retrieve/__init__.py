@@ -3,11 +3,15 @@
 from kvjax.retrieve.clusters import Clusters
 from kvjax.retrieve.top_p import Unnormalized, TopP, SetOfGroupMean, UnionOfGroup, SetPerQueryHead, Renormalized
 from kvjax.retrieve.drift import PivotRefresh, Sliding, Tumbling
+from kvjax.retrieve.dominant import Dominant, HalfSplit, Interleaved
+from kvjax.retrieve.dominant_channels import DominantChannels
+from kvjax.retrieve.filter_layers import FilterLayers, Probabilities, RawLogits
 from kvjax.retrieve.full_attention import FullAttention
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
-    "Clusters", "FullAttention", "MaskHeads", "OwnPages", "PivotRefresh", "Renormalized", "SetOfGroupMean", "SetPerQueryHead",
-    "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
+    "Clusters", "Dominant", "DominantChannels", "FilterLayers", "FullAttention", "HalfSplit", "Interleaved", "MaskHeads",
+    "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean", "SetPerQueryHead", "SharedPages",
+    "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

@@ -14,6 +14,8 @@ from kvjax.score.last_query import LastQuery
 from kvjax.score.levelled import LevelledWindow
 from kvjax.score.leverage import WindowLeverage
 from kvjax.score.mean_variance import MeanAndVariance
+from kvjax.score.neighbours import NeighbourLikeness
+from kvjax.score.newest import NewestAttention
 from kvjax.score.non_causal import NonCausalAttention
 from kvjax.score.norm import KeyNorm
 from kvjax.score.per_slot import per_slot
@@ -24,10 +26,12 @@ from kvjax.score.proxies import ProxyQueries
 from kvjax.score.pseudo import PseudoAttention
 from kvjax.score.query_filter import OwnQueryFilter, QueryFilter
 from kvjax.score.random_draws import FreshDraws
+from kvjax.score.raw_mass import RawMass
 from kvjax.score.recent_on_top import RecentOnTop
 from kvjax.score.reconstruction import Reconstruction
 from kvjax.score.recurrence import Recurrence
 from kvjax.score.redundancy import Redundancy
+from kvjax.score.reference_attention import Pursuit, ReferenceAttention
 from kvjax.score.retention import Retention
 from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.seldom_low import SeldomLow
@@ -38,10 +42,17 @@ from kvjax.score.window import WindowAttention
 from kvjax.score.worst_case import WorstCase
 
 __all__ = [
+    "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries",
+    "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread",
+    "LastQuery", "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
+    "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction",
+    "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted",
+    "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
     "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery",
-    "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter",
-    "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction", "Recurrence",
-    "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted",
-    "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
+    "LevelledWindow", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NewestAttention", "NoPool", "NonCausalAttention",
+    "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit", "QueryFilter", "RawMass",
+    "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads",
+    "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage",
+    "WorstCase", "per_slot",
 ]  # fmt: skip

@@ -6,12 +6,13 @@ from kvjax.select.dense import DenseAndTop
 from kvjax.select.each_chunk import EachChunk
 from kvjax.select.forced import ForcedTopK
 from kvjax.select.heavy_recent import HeavyRecent
+from kvjax.select.runs import Runs
 from kvjax.select.sinks_and_recent import SinksAndRecent
 from kvjax.select.sampled import BestAndSampled
 from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
 __all__ = [
-    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "HeavyRecent", "SinksAndRecent", "TopK",
-    "TwoStages",
+    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "HeavyRecent", "Runs", "SinksAndRecent",
+    "TopK", "TwoStages",
 ]  # fmt: skip

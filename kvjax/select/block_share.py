@@ -27,6 +27,7 @@ class BlockShare(Selector):
     """
 
     exact: ClassVar[bool] = False
+    unbounded: ClassVar[bool] = True
     sinks: int = struct.field(pytree_node=False, default=16)
     lag: int = struct.field(pytree_node=False, default=1024)
     share: Number = 0.5

@@ -24,6 +24,7 @@ class EachChunk(Selector):
     """
 
     exact: ClassVar[bool] = False
+    unbounded: ClassVar[bool] = True
     size: int = struct.field(pytree_node=False, default=1024)
     share: Number = 0.5
     protects: Selector = TopK()

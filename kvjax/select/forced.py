@@ -1,5 +1,6 @@
 """Slots that a second ranking forces in, as many as a budget has room for (DefensiveKV)."""
 
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -25,6 +26,7 @@ class ForcedTopK(Selector):
         window: slots that are protected beside them.   protects: the selector whose protected tokens lead.
     """
 
+    reads_second: ClassVar[bool] = True
     window: int = struct.field(pytree_node=False, default=32)
     protects: Selector = TopK()
 

@@ -1,5 +1,6 @@
 """Part of a budget by one ranking, the rest by a second (CriticalKV)."""
 
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -25,6 +26,7 @@ class TwoStages(Selector):
     float and multiplies it on).
     """
 
+    reads_second: ClassVar[bool] = True
     first: Number = 0.5
     protects: Selector = TopK()
 

@@ -41,8 +41,9 @@ def plain(layer: int, weights: PyTree, inputs: AttentionInputs, attend: Attend) 
 
 
 def forward(
-    decoder: Decoder, params: PyTree, tokens: Int32[Array, "b t"], *, hook: Hook = plain, gates: PyTree = (), remat: bool = True
-) -> tuple[Float[Array, "b t e"], list[PyTree]]:
+    decoder: Decoder, params: PyTree, tokens: Int32[Array, "b t"], *, hook: Hook = plain, gates: PyTree = (), remat: bool = True,
+    embedded: Float[Array, "b t e"] | None = None,
+) -> tuple[Float[Array, "b t e"], list[PyTree]]:  # fmt: skip
     """(residual stream after the last layer, what the hook gave back of each layer).
 
     Args:
@@ -50,8 +51,9 @@ def forward(
             it.
         hook: see `Hook`.   gates: its weights, each leaf [l, ...]; a function of them can be differentiated.
         remat: whether layers are computed again on the way back.
+        embedded: what enters the first layer, in place of the tokens' embeddings; rows may be more than the tokens.
     """
-    x, aux = decoder.embed(params, tokens), []
+    x, aux = decoder.embed(params, tokens) if embedded is None else embedded, []
     for layer, weights in enumerate(params["layers"]):
         run = partial(_layer, decoder=decoder, layer=layer, hook=hook)
         run = jax.checkpoint(run) if remat else run

@@ -1,11 +1,12 @@
 """What TRIM-KV adds to a forward pass while its gate is trained: decaying logits, and a price for what is still alive."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float32, PyTree
+from jaxtyping import Array, Bool, Float, Float32, PyTree
 
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.gates.gate import Gate, read
 from kvjax.train.forward import Attend, Hook
+from kvjax.train.losses import masked_mean
 
 
 def ages(t: int) -> Float32[Array, "t t"]:
@@ -29,13 +30,16 @@ def retained(log_beta: Float32[Array, "b h t"]) -> Float32[Array, "b h t"]:
     return jnp.exp(alive).sum(-1)
 
 
-def capacity(log_beta: Float32[Array, "b h t"], budget: int) -> Float32[Array, ""]:
-    """mean_t max(0, (S_t - M) / max(t - M, 1)), t from 0, over all rows and heads.
+def capacity(
+    log_beta: Float32[Array, "b h t"], budget: int, valid: Bool[Array, "b t"] | None = None
+) -> Float32[Array, ""]:
+    """mean_t max(0, (S_t - M) / max(t - M, 1)), t from 0, over all rows and heads; over valid tokens where they are given.
 
     Source: TRIM-KV's released training code; its paper divides by t, from 1, and is otherwise the same.
     """
     t = jnp.arange(log_beta.shape[-1], dtype=jnp.float32)
-    return jnp.maximum((retained(log_beta) - budget) / jnp.maximum(t - budget, 1.0), 0.0).mean()
+    over = jnp.maximum((retained(log_beta) - budget) / jnp.maximum(t - budget, 1.0), 0.0)
+    return over.mean() if valid is None else masked_mean(over, jnp.broadcast_to(valid[:, None], over.shape))
 
 
 def decaying(gate: Gate) -> Hook:

@@ -34,6 +34,18 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert code == 2 and "smollm2 kept" in err
 
 
+def test_restoring_is_timed_beside_a_fresh_prefill(cli, haystack_file, tmp_path):
+    how = "kivi:bits=4,value_group=16,key_group=8,residual=16"
+    words = ["--context", 300, "--rounds", 1, "--text", haystack_file, "--json", tmp_path / "r.json"]
+    code, out, err = cli("bench", "restore", "--policy", how, *words)
+    assert code == 0, err
+    result = json.loads((tmp_path / "r.json").read_text())
+    ways = {"fresh prefill", "saved prefill", "saved conversation"}
+    assert set(result["seconds"]) == ways and all(found["count"] == 1 for found in result["seconds"].values())
+    assert result["memory"]["saved conversation"] < result["memory"]["saved prefill"] and result["memory"]["cache"] > 0
+    assert set(result["ratios"]) == {"fresh prefill / saved prefill", "fresh prefill / saved conversation"} and "ratio" in out
+
+
 def test_streaks_count_all_runs_but_their_first():
     order = []
     seconds = bench.interleaved({name: partial(order.append, name) for name in "ab"}, 3, streak=2)

@@ -103,3 +103,55 @@ class Head:
         both = combined(self.seen[:, r], self.seen[:, e], self.c[r], self.c[e])
         self.seen[:, r] = np.where(np.isnan(both), np.fmax(self.seen[:, r], self.seen[:, e]), both)
         self.c[r] += self.c[e]
+
+
+@dataclass
+class GroupHead(Head):
+    """A KV head of several query heads: rows and exponentials are means over them; what a prompt evicts is merged all together."""
+
+    def start(self, q: Float[np.ndarray, "g n d"]) -> None:
+        n = len(self.k)
+        z = np.where(np.tri(n, dtype=bool), q @ self.k.T / np.sqrt(q.shape[-1]), -np.inf)
+        self.s = row_weights(n, self.newest) @ softmax(z).mean(axis=0)
+        self.seen = np.where(np.tri(n, dtype=bool), np.exp(z).mean(axis=0), np.nan)[-self.window :]
+        if n > self.budget:
+            self._together()
+
+    def step(self, q: Float[np.ndarray, "g d"], k: Float[np.ndarray, "d"], v: Float[np.ndarray, "d"]) -> Float[np.ndarray, "g d"]:
+        self.k, self.v = np.vstack([self.k, k]), np.vstack([self.v, v])
+        self.c, self.s, self.pos = np.append(self.c, 1.0), np.append(self.s, 0.0), np.append(self.pos, self.told)
+        self.seen = np.hstack([self.seen, np.full((len(self.seen), 1), np.nan)])
+        self.told += 1
+        z = q @ self.k.T / np.sqrt(q.shape[-1])
+        rows = softmax(z + np.log(self.c))
+        self.seen = np.vstack([self.seen, np.exp(z).mean(axis=0)])[-self.window :]
+        self.s = self.s + self.newest * rows.mean(axis=0)
+        out = rows @ self.v
+        self._shrink()
+        return out
+
+    def _together(self) -> None:
+        """All but the sinks, the last tokens and the best others, each into its nearest of these."""
+        n = len(self.k)
+        middle = sorted(range(self.sinks, n - self.recent), key=lambda j: (-self.s[j], j))
+        keep = sorted([*range(self.sinks), *middle[: self.budget - self.sinks - self.recent], *range(n - self.recent, n)])
+        members = {r: [r] for r in keep}
+        for e in set(range(n)) - set(keep):
+            j, cos = nearest(self.k[e], self.k[keep])
+            if cos >= self.threshold:
+                members[keep[j]].append(e)
+        groups = [np.array(members[r]) for r in keep]
+        w = [np.array([weight(self.c[i], np.nanmean(self.seen[:, i]), self.eps) for i in group]) for group in groups]
+        self.k, self.v = (np.stack([u @ x[i] / u.sum() for u, i in zip(w, groups, strict=True)]) for x in (self.k, self.v))
+        self.s = np.array([self.c[i] @ self.s[i] / self.c[i].sum() for i in groups])
+        self.seen = np.stack([self._mean_seen(i) for i in groups], axis=1)
+        self.c, self.pos = np.array([self.c[i].sum() for i in groups]), np.array(keep)
+
+    def _mean_seen(self, group: np.ndarray) -> Float[np.ndarray, "w"]:
+        """Means weighted by votes over those a query could see; NaN where it saw none."""
+        out = np.full(len(self.seen), np.nan)
+        for t, row in enumerate(self.seen):
+            some = group[~np.isnan(row[group])]
+            if len(some):
+                out[t] = self.c[some] @ row[some] / self.c[some].sum()
+        return out

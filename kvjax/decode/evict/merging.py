@@ -25,6 +25,8 @@ def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCac
 
         def merged(cache):
             view = reader.view(cache, layer, slots, used, cache.state.merge)
+            if reader.stages.merge.state_of is not None:
+                view = view.replace(scored=jax.tree.map(lambda x: jnp.take(x, slots, axis=0, mode="clip"), cache.state.score))
             new, left = reader.stages.merge.at(layer)(view, keep, scores, memory)
             encode, fitted = reader.encode.at(layer), cache.fitted_of(layer)
             return _changed(view, new, keep, slots=slots, encode=encode, fitted=fitted), left
@@ -45,6 +47,7 @@ class Changed(NamedTuple):
     k: PyTree
     v: PyTree
     merge: PyTree
+    score: PyTree
     bias: Float32[Array, "b h n"] | None
     count: Int32[Array, "b h"]
 
@@ -62,16 +65,19 @@ def _changed(
         return jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 3)), 2)
 
     k, v = encode.keys.encode(merged.k, merged.pos, fitted[0]), encode.values.encode(merged.v, merged.pos, fitted[1])
-    k, v, merge, bias = jax.tree.map(sort, (k, v, merged.state, merged.bias))
-    return Changed(slots=sort(slots), k=k, v=v, merge=merge, bias=bias, count=touched.sum(-1).astype(jnp.int32))
+    k, v, merge, score, bias = jax.tree.map(sort, (k, v, merged.state, merged.scored, merged.bias))
+    return Changed(slots=sort(slots), k=k, v=v, merge=merge, score=score, bias=bias, count=touched.sum(-1).astype(jnp.int32))
 
 
 def _write(cache: KVCache, new: Changed) -> KVCache:
     """Merged keys, values, state and biases in their slots."""
     pools = {"k": cache.k, "merge": cache.state.merge, "bias": cache.bias}
     rows = {"k": new.k, "merge": new.merge, "bias": new.bias}
+    if jax.tree.leaves(new.score):
+        pools, rows = pools | {"score": cache.state.score}, rows | {"score": new.score}
     if cache.placement.on_device:
         pools, rows = pools | {"v": cache.v}, rows | {"v": new.v}
     done = rewrite(pools, rows, new.slots, new.count)
     v = done["v"] if "v" in done else cache.placement.rewrite(cache.v, new.v, new.slots, new.count)
-    return cache.replace(k=done["k"], v=v, state=cache.state.replace(merge=done["merge"], bias=done["bias"]))
+    state = cache.state.replace(merge=done["merge"], bias=done["bias"], score=done.get("score", cache.state.score))
+    return cache.replace(k=done["k"], v=v, state=state)

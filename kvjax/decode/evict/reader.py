@@ -167,4 +167,12 @@ class StepBlock:
 
 def zeros(f: Callable, x: PyTree) -> PyTree:
     """Zeros for everything that f(x) gives."""
-    return jax.tree.map(lambda y: jnp.zeros(y.shape, y.dtype), jax.eval_shape(f, x))
+    forms = []
+
+    def leaves(x: PyTree) -> list[Array]:
+        flat, form = jax.tree.flatten(f(x))
+        forms.append(form)
+        return flat
+
+    shapes = jax.eval_shape(leaves, x)
+    return jax.tree.unflatten(forms[0], [jnp.zeros(y.shape, y.dtype) for y in shapes])
