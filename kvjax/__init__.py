@@ -3,7 +3,7 @@
 In the order of the data path: `prefill` a prompt once, `compress` it with any number of policies, `decode` from each.
 """
 
-from kvjax import allocate, codec, core, encode, evidence, gates, merge, methods, placement, retrieve, score, select, train
+from kvjax import allocate, codec, core, encode, evidence, gates, merge, methods, placement, retrieve, score, select, tiers, train
 from kvjax.by_layer import by_layer
 from kvjax.cache import KVCache, stack
 from kvjax.compress import PromptScores, compress, score_prompt
@@ -20,5 +20,5 @@ __all__ = [
     "AfterPrefill", "CausalAttention", "Decoded", "Every", "Extended", "Greedy", "KVCache", "Policy", "Prefilled", "PromptScores",
     "Sample", "StarAttention", "WhenFull", "allocate", "by_layer", "codec", "compress", "core", "decode", "encode", "evidence",
     "extend", "gates", "generate", "load_prefilled", "merge", "methods", "placement", "prefill", "probe", "retrieve",
-    "save_prefilled", "score", "score_prompt", "second_pass", "select", "stack", "stream", "train",
+    "save_prefilled", "score", "score_prompt", "second_pass", "select", "stack", "stream", "tiers", "train",
 ]  # fmt: skip
