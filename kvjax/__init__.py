@@ -3,7 +3,7 @@
 In the order of the data path: `prefill` a prompt once, `compress` it with any number of policies, `decode` from each.
 """
 
-from kvjax import allocate, codec, core, encode, evidence, gates, merge, methods, placement, retrieve, score, select, train
+from kvjax import allocate, codec, core, encode, evidence, gates, merge, methods, placement, retrieve, score, select, tiers, train
 from kvjax.by_layer import by_layer
 from kvjax.cache import KVCache, stack
 from kvjax.cache_file import load_cache, save_cache
@@ -22,4 +22,6 @@ __all__ = [
     "Sample", "StarAttention", "WhenFull", "allocate", "by_layer", "codec", "compress", "core", "decode", "encode", "evidence",
     "extend", "gates", "generate", "load_cache", "load_prefilled", "merge", "methods", "placement", "prefill", "probe", "retrieve",
     "save_cache", "save_prefilled", "score", "score_prompt", "second_pass", "select", "stack", "stream", "train",
+    "extend", "gates", "generate", "load_prefilled", "merge", "methods", "placement", "prefill", "probe", "retrieve",
+    "save_prefilled", "score", "score_prompt", "second_pass", "select", "stack", "stream", "tiers", "train",
 ]  # fmt: skip

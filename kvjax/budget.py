@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Int32
 
+#: Slots per KV head of a policy that evicts nothing, however long the text becomes.
+EVERYTHING = 1 << 30
+
 
 def number_of(x: Any) -> Any:
     """A NumPy or JAX scalar with a value as the Python number it is; anything else as it is."""

@@ -7,6 +7,8 @@ from kvjax.catalogue import MethodInfo
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
 from kvjax.methods.attention_matching import attention_matching
+from kvjax.methods.arkv import arkv
+from kvjax.methods.asymkv import asymkv
 from kvjax.methods.cake import cake
 from kvjax.methods.cam import cam
 from kvjax.methods.chunkkv import chunkkv
@@ -38,11 +40,13 @@ from kvjax.methods.layer_defensive_kv import layer_defensive_kv
 from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
 from kvjax.methods.lococo import lococo
+from kvjax.methods.mikv import mikv
 from kvjax.methods.nacl import nacl
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.omnikv import omnikv
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
+from kvjax.methods.q4_persistent import q4_persistent
 from kvjax.methods.qfilters import qfilters
 from kvjax.methods.quest import quest
 from kvjax.methods.random import random
@@ -54,10 +58,12 @@ from kvjax.methods.simlayerkv import simlayerkv
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.squeeze_attention import squeeze_attention
 from kvjax.methods.streaming_llm import streaming_llm
+from kvjax.methods.think import think
 from kvjax.methods.tova import tova
 from kvjax.methods.triattention import triattention
 from kvjax.methods.trim_kv import trim_kv
 from kvjax.methods.zeromerge import zeromerge
+from kvjax.methods.zipcache import zipcache
 
 __all__ = [
     "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
@@ -72,6 +78,12 @@ __all__ = [
     "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "nacl", "non_causal_attention", "pyramid_keydiff", "pyramidkv",
     "qfilters", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention",
     "streaming_llm", "tova", "triattention", "trim_kv", "zeromerge",
+    "ada_expected", "adakv", "arkv", "asymkv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv",
+    "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o",
+    "hcattention", "heterocache", "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv",
+    "lazy_eviction", "local_window", "mikv", "nacl", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "q4_persistent",
+    "qfilters", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv",
+    "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv", "zeromerge", "zipcache",
 ]
 
 

@@ -4,6 +4,7 @@ from kvjax.select.block_share import BlockShare
 from kvjax.select.chunks import Chunks
 from kvjax.select.dense import DenseAndTop
 from kvjax.select.each_chunk import EachChunk
+from kvjax.select.fixed import Fixed
 from kvjax.select.forced import ForcedTopK
 from kvjax.select.heavy_recent import HeavyRecent
 from kvjax.select.runs import Runs
@@ -14,5 +15,6 @@ from kvjax.select.two_stages import TwoStages
 
 __all__ = [
     "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "HeavyRecent", "Runs", "SinksAndRecent",
+    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "SinksAndRecent",
     "TopK", "TwoStages",
 ]  # fmt: skip
