@@ -12,6 +12,7 @@ from kvjax.methods.cam import cam
 from kvjax.methods.chunkkv import chunkkv
 from kvjax.methods.compactor import compactor
 from kvjax.methods.compresskv import compresskv
+from kvjax.methods.coupled_quantization import coupled_quantization
 from kvjax.methods.critical_adakv import critical_adakv
 from kvjax.methods.criticalkv import criticalkv
 from kvjax.methods.cur import cur
@@ -23,6 +24,7 @@ from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.fasa import fasa
 from kvjax.methods.finch import finch
 from kvjax.methods.full import full
+from kvjax.methods.gear import gear
 from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
@@ -32,6 +34,7 @@ from kvjax.methods.keyformer import keyformer
 from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
 from kvjax.methods.kvmerger import kvmerger
+from kvjax.methods.kvquant import kvquant
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
@@ -44,6 +47,7 @@ from kvjax.methods.omnikv import omnikv
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
 from kvjax.methods.qfilters import qfilters
+from kvjax.methods.qjl import qjl
 from kvjax.methods.quest import quest
 from kvjax.methods.random import random
 from kvjax.methods.random_attention import random_attention
@@ -57,6 +61,7 @@ from kvjax.methods.streaming_llm import streaming_llm
 from kvjax.methods.tova import tova
 from kvjax.methods.triattention import triattention
 from kvjax.methods.trim_kv import trim_kv
+from kvjax.methods.turboquant import turboquant
 from kvjax.methods.zeromerge import zeromerge
 
 __all__ = [
@@ -72,6 +77,12 @@ __all__ = [
     "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "nacl", "non_causal_attention", "pyramid_keydiff", "pyramidkv",
     "qfilters", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention",
     "streaming_llm", "tova", "triattention", "trim_kv", "zeromerge",
+    "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "coupled_quantization", "critical_adakv",
+    "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "gear", "h2o",
+    "hcattention", "heterocache", "keydiff", "keyformer", "kivi", "knorm", "kvquant", "kvzip", "lagkv", "layer_defensive_kv",
+    "lazy_eviction", "local_window", "nacl", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "qjl", "quest",
+    "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
+    "tova", "triattention", "trim_kv", "turboquant", "zeromerge",
 ]
 
 
