@@ -20,8 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AfterPrefill", "CausalAttention", "Decoded", "Every", "Extended", "Greedy", "KVCache", "Policy", "Prefilled", "PromptScores",
     "Sample", "StarAttention", "WhenFull", "allocate", "by_layer", "codec", "compress", "core", "decode", "encode", "evidence",
-    "extend", "gates", "generate", "load_cache", "load_prefilled", "merge", "methods", "placement", "prefill", "probe", "retrieve",
-    "save_cache", "save_prefilled", "score", "score_prompt", "second_pass", "select", "stack", "stream", "train",
-    "extend", "gates", "generate", "load_prefilled", "merge", "methods", "placement", "prefill", "probe", "retrieve",
-    "save_prefilled", "score", "score_prompt", "second_pass", "select", "stack", "stream", "tiers", "train",
+    "extend", "gates", "generate", "load_cache", "load_prefilled", "merge", "methods", "placement", "prefill", "probe",
+    "retrieve", "save_cache", "save_prefilled", "score", "score_prompt", "second_pass", "select", "stack", "stream", "tiers",
+    "train",
 ]  # fmt: skip

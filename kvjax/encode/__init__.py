@@ -3,6 +3,7 @@
 from kvjax.codec import Affine, AsIs, Cast, ProductQuantized
 from kvjax.encode.by_layer import EncodeByLayer
 from kvjax.encode.positions import Absolute, Clamped, InCache, Rerotated
+from kvjax.encode.positions import Absolute, Clamped, InCache, Rerotated, Unrotated
 from kvjax.encode.stored import Stored
 from kvjax.encode.tier_rule import TierRule
 from kvjax.encode.tiered import Tiered
@@ -11,5 +12,5 @@ from kvjax.placement import ByCallback, OnDevice, OnHost
 
 __all__ = [
     "Absolute", "Affine", "AsIs", "BlockFlush", "ByCallback", "Cast", "Clamped", "EncodeByLayer", "InCache", "OnDevice", "OnHost",
-    "ProductQuantized", "Rerotated", "Slide", "Stored", "TierRule", "Tiered", "Window", "Windows",
-]
+    "ProductQuantized", "Rerotated", "Slide", "Stored", "TierRule", "Tiered", "Unrotated", "Window", "Windows",
+]  # fmt: skip

@@ -38,7 +38,7 @@ class Stored(Encoder):
     Args:
         keys, values: `kvjax.codec`: AsIs(), Cast(dtype), ProductQuantized(codebook, origin), Affine(bits, group, reduce).
         placement: where values live: OnDevice(), or in host memory with OnHost() or ByCallback(); coded values, on the device.
-        positions: where keys and queries stand: Absolute(), InCache(), Clamped(limit) or Rerotated().
+        positions: where keys and queries stand: Absolute(), Unrotated(), InCache(), Clamped(limit) or Rerotated().
         window: which of the newest slots stay exact where they are coded: BlockFlush(R), Slide(R), or Windows(keys, values); None
             codes a slot as it comes.
         sinks: first slots of a region that stay exact as well, while there is a window; in a page they count for its range.
@@ -70,8 +70,6 @@ class Stored(Encoder):
                     f"{codec!r} codes {codec.page} slots at once: give it a window of whole pages, such as "
                     f"BlockFlush({4 * codec.page}); got {window!r}"
                 )
-        if self.windows[0] is not None and self.positions.at_reading:
-            raise ValueError(f"keys that {self.positions!r} turns at every reading have no exact window: leave window= out")
         if self.sinks < 0 or (self.sinks and self.windows == (None, None)):
             raise ValueError(f"{self.sinks} exact sinks need coded slots and a window beside them, if only Slide(0)")
 
@@ -176,7 +174,8 @@ class Stored(Encoder):
     def scores(self, q: Queries, cache: Any, context: AttendContext):
         at, params = _regions(cache, cache.k, context), cache.fitted_of(context.layer)[0]
         if self.positions.at_reading:
-            return scores_at_reading(self.keys, self.positions, q, at, params, context.rope)
+            tail = None if self.windows[0] is None else cache.tails[0].of(context.layer)
+            return scores_at_reading(self.keys, self.positions, q, at, params, context.rope, tail)
         if self.windows[0] is None:
             return self.keys.scores(q, at, params)
         tail, n = cache.tails[0].of(context.layer), at.padded_slots

@@ -14,7 +14,6 @@ from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
 __all__ = [
-    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "HeavyRecent", "Runs", "SinksAndRecent",
-    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "SinksAndRecent",
-    "TopK", "TwoStages",
+    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "Runs",
+    "SinksAndRecent", "TopK", "TwoStages",
 ]  # fmt: skip
