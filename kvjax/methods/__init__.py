@@ -24,6 +24,7 @@ from kvjax.methods.full import full
 from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
+from kvjax.methods.infllm import infllm
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.keyformer import keyformer
 from kvjax.methods.kivi import kivi
@@ -33,6 +34,7 @@ from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
 from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
+from kvjax.methods.minference import minference
 from kvjax.methods.nacl import nacl
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
@@ -55,10 +57,11 @@ from kvjax.methods.zeromerge import zeromerge
 
 __all__ = [
     "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
-    "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention", "heterocache", "keydiff",
-    "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
-    "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention", "rkv", "roco",
-    "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv", "zeromerge",
+    "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention",
+    "heterocache", "infllm", "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction",
+    "local_window", "minference", "nacl", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
+    "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
+    "tova", "triattention", "trim_kv", "zeromerge",
 ]
 
 

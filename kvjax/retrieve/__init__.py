@@ -3,11 +3,13 @@
 from kvjax.retrieve.clusters import Clusters
 from kvjax.retrieve.top_p import Unnormalized, TopP, SetOfGroupMean, UnionOfGroup, SetPerQueryHead, Renormalized
 from kvjax.retrieve.drift import PivotRefresh, Sliding, Tumbling
+from kvjax.retrieve.far_blocks import FarBlocks
 from kvjax.retrieve.full_attention import FullAttention
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
-    "Clusters", "FullAttention", "MaskHeads", "OwnPages", "PivotRefresh", "Renormalized", "SetOfGroupMean", "SetPerQueryHead",
-    "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
+    "Clusters", "FarBlocks", "FullAttention", "MaskHeads", "OwnPages", "PivotRefresh", "Renormalized",
+    "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized",
+    "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

@@ -183,3 +183,13 @@ def test_heterocache_makes_an_artefact_of_the_model(cli, talker, haystack_file, 
 def test_heterocache_refuses_what_says_nothing(cli, haystack_file, tmp_path, words, reason):
     code, _, err = cli("calibrate", "heterocache", "--model", "toy", "--text", haystack_file, "--out", tmp_path / "art", *words)
     assert code == 2 and reason in err and not (tmp_path / "art").exists()
+
+
+def test_minference_makes_a_pattern_for_every_query_head(cli, talker, haystack_file, tmp_path):
+    words = ["calibrate", "minference", "--model", "toy", "--text", haystack_file, "--out", tmp_path / "art", "--length", 200]
+    code, _, err = cli(*words, "--samples", 2)
+    assert code == 2 and "reads one sample" in err and not (tmp_path / "art").exists()
+    assert cli(*words)[0] == 0
+    found, d = load(tmp_path / "art", "minference", talker), talker.decoder
+    assert found.tables["patterns"].shape == (d.layers, d.heads * d.groups, 3)
+    assert found.settings["first"] == 100 and found.data["tokens"] == 200
