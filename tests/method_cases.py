@@ -94,6 +94,7 @@ CASES = {
     "layer_defensive_kv": _small(_methods.layer_defensive_kv, window=8),
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),
     "minference": _without_budget(_methods.minference),
+    "neo": _small(_methods.neo, longest=0),
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),
     "quest": _without_budget(_methods.quest),

@@ -19,6 +19,7 @@ from kvjax.methods.dapq import dapq
 from kvjax.methods.defensive_kv import defensive_kv
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
+from kvjax.methods.fastdecode import fastdecode
 from kvjax.methods.finch import finch
 from kvjax.methods.full import full
 from kvjax.methods.h2o import h2o
@@ -36,6 +37,7 @@ from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
 from kvjax.methods.minference import minference
 from kvjax.methods.nacl import nacl
+from kvjax.methods.neo import neo
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
@@ -57,9 +59,9 @@ from kvjax.methods.zeromerge import zeromerge
 
 __all__ = [
     "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
-    "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention",
+    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fastdecode", "finch", "full", "h2o", "hcattention",
     "heterocache", "infllm", "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction",
-    "local_window", "minference", "nacl", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
+    "local_window", "minference", "nacl", "neo", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
     "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
     "tova", "triattention", "trim_kv", "zeromerge",
 ]

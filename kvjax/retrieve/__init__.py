@@ -5,11 +5,12 @@ from kvjax.retrieve.top_p import Unnormalized, TopP, SetOfGroupMean, UnionOfGrou
 from kvjax.retrieve.drift import PivotRefresh, Sliding, Tumbling
 from kvjax.retrieve.far_blocks import FarBlocks
 from kvjax.retrieve.full_attention import FullAttention
+from kvjax.retrieve.host_rows import HostRows
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
-    "Clusters", "FarBlocks", "FullAttention", "MaskHeads", "OwnPages", "PivotRefresh", "Renormalized",
+    "Clusters", "FarBlocks", "FullAttention", "HostRows", "MaskHeads", "OwnPages", "PivotRefresh", "Renormalized",
     "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized",
     "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip
