@@ -14,6 +14,7 @@ from kvjax.allocate.preference import LayerPreference
 from kvjax.allocate.pyramid import Pyramid, PyramidRounded
 from kvjax.allocate.repair import ArgMax, RoundRobin
 from kvjax.allocate.roles import ExactTotal, Floor, RoleBudgets
+from kvjax.allocate.short_rows import ShortRowsWhole
 from kvjax.allocate.spread import ClipAndSpread, LargestRemainders
 from kvjax.allocate.three_groups import ThreeGroups
 from kvjax.allocate.uniform import Uniform
@@ -33,4 +34,7 @@ __all__ = [
     "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
     "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares", "Pyramid",
     "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
+    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw",
+    "Reciprocal", "RoleBudgets", "RoundRobin", "ShortRowsWhole", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc",
+    "full_heads",
 ]  # fmt: skip

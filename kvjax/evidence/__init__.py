@@ -4,6 +4,7 @@ from kvjax.evidence.attention_statistics import AttentionStatistics
 from kvjax.evidence.chunk_attention import ChunkAttention
 from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.gate_values import GateValues
+from kvjax.evidence.local_mass import LocalMass
 from kvjax.evidence.low_rows import LowRows
 from kvjax.evidence.need import Block, Need, Shape, Tokens
 from kvjax.evidence.numbers import ProjectedValueNorm
@@ -21,6 +22,8 @@ from kvjax.evidence.window_queries import WindowQueries
 __all__ = [
     "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LowRows",
     "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMax", "QueryMoments",
+    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LocalMass",
+    "LowRows", "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments",
     "QuerySpread", "RawKeys", "ResidualCosine", "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries", "concatenate",
     "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

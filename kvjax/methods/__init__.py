@@ -24,6 +24,7 @@ from kvjax.methods.defensive_kv import defensive_kv
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.fasa import fasa
+from kvjax.methods.fastdecode import fastdecode
 from kvjax.methods.finch import finch
 from kvjax.methods.full import full
 from kvjax.methods.gear import gear
@@ -31,6 +32,7 @@ from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
 from kvjax.methods.keepkv import keepkv
+from kvjax.methods.infllm import infllm
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.keyformer import keyformer
 from kvjax.methods.kivi import kivi
@@ -44,7 +46,9 @@ from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
 from kvjax.methods.lococo import lococo
 from kvjax.methods.mikv import mikv
+from kvjax.methods.minference import minference
 from kvjax.methods.nacl import nacl
+from kvjax.methods.neo import neo
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.omnikv import omnikv
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
@@ -79,6 +83,13 @@ __all__ = [
     "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
     "think", "tova", "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
+    "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
+    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fastdecode", "finch", "full", "h2o", "hcattention",
+    "heterocache", "infllm", "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction",
+    "local_window", "minference", "nacl", "neo", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
+    "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
+    "tova", "triattention", "trim_kv", "zeromerge",
+]
 
 
 def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:

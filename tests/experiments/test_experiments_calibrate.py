@@ -213,3 +213,13 @@ def test_settings_that_fit_no_codec(cli, haystack_file, tmp_path, method, change
     words = ["calibrate", method, "--model", "toy", "--text", haystack_file, "--out", tmp_path / "art", "--length", 60]
     code, _, err = cli(*words, "--set", change)
     assert code == 2 and reason in err and not (tmp_path / "art").exists()
+
+
+def test_minference_makes_a_pattern_for_every_query_head(cli, talker, haystack_file, tmp_path):
+    words = ["calibrate", "minference", "--model", "toy", "--text", haystack_file, "--out", tmp_path / "art", "--length", 200]
+    code, _, err = cli(*words, "--samples", 2)
+    assert code == 2 and "reads one sample" in err and not (tmp_path / "art").exists()
+    assert cli(*words)[0] == 0
+    found, d = load(tmp_path / "art", "minference", talker), talker.decoder
+    assert found.tables["patterns"].shape == (d.layers, d.heads * d.groups, 3)
+    assert found.settings["first"] == 100 and found.data["tokens"] == 200
