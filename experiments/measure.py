@@ -18,13 +18,19 @@ from experiments.tasks.example import Example
 def measure(
     lm: Any, task: Any, example: Example, cells: Sequence[Named], *, needs: Any, prefills: Any = Afresh(), trace: bool = False
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """(row, trace) for each cell of one prompt, all from one prefill that records `needs`; without `trace` the second is None."""
-    began = time.perf_counter()
-    pre = jax.block_until_ready(prefills.of(lm, example.compressed, needs))
-    common = {"seconds_prefill": time.perf_counter() - began}
-    for group in batches(cells, task.rows_at_once(lm, example)):
-        for cell, (row, seen) in zip(group, _answer(lm, task, pre, example, group=group, trace=trace), strict=True):
-            yield _describe(example, cell) | common | row, seen
+    """(row, trace) for each cell of one prompt; without `trace` the second is None.
+
+    Cells whose policies read a prompt alike share one prefill, which records the `needs` of all such policies.
+    """
+    for attention in dict.fromkeys(cell.policy.attention for cell in cells):
+        mine = [cell for cell in cells if cell.policy.attention == attention]
+        wanted = needs if isinstance(needs, set | frozenset) else [policy for policy in needs if policy.attention == attention]
+        began = time.perf_counter()
+        pre = jax.block_until_ready(prefills.of(lm, example.compressed, wanted, attention))
+        common = {"seconds_prefill": time.perf_counter() - began}
+        for group in batches(mine, task.rows_at_once(lm, example)):
+            for cell, (row, seen) in zip(group, _answer(lm, task, pre, example, group=group, trace=trace), strict=True):
+                yield _describe(example, cell) | common | row, seen
 
 
 def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import kvjax
+from kvjax.prefill import CausalAttention, PrefillAttention
 from kvjax.prefill.run import resolve_needs
 
 
@@ -15,8 +16,8 @@ from kvjax.prefill.run import resolve_needs
 class Afresh:
     """Every prompt is prefilled, and read again where a policy needs that."""
 
-    def of(self, lm: Any, ids: Sequence[int], needs: Any) -> Any:
-        return kvjax.second_pass(lm, kvjax.prefill(lm, list(ids), needs=needs), needs)
+    def of(self, lm: Any, ids: Sequence[int], needs: Any, attention: PrefillAttention = CausalAttention()) -> Any:
+        return kvjax.second_pass(lm, kvjax.prefill(lm, list(ids), needs=needs, attention=attention), needs)
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,15 @@ class Kept:
     """A prompt whose file is in `folder`, with all the evidence asked for, is read; another is prefilled and written.
 
     A file that lacks evidence is replaced by one with both, so that studies of different methods share it. A file of another
-    model is an error (`kvjax.load_prefilled`). What a second pass records is not kept.
+    model is an error (`kvjax.load_prefilled`). What a second pass records is not kept, nor a prompt read with other than exact
+    attention.
     """
 
     folder: Path
 
-    def of(self, lm: Any, ids: Sequence[int], needs: Any) -> Any:
+    def of(self, lm: Any, ids: Sequence[int], needs: Any, attention: PrefillAttention = CausalAttention()) -> Any:
+        if attention != CausalAttention():
+            return Afresh().of(lm, ids, needs, attention)
         return kvjax.second_pass(lm, self._prefilled(lm, ids, needs), needs)
 
     def _prefilled(self, lm: Any, ids: Sequence[int], needs: Any) -> Any:

@@ -9,6 +9,9 @@ from jaxtyping import Array, Float32, Int32, PyTree
 
 from kvjax.types import Number
 
+#: Slots per KV head of a policy that evicts nothing, however long the text becomes.
+EVERYTHING = 1 << 30
+
 
 def number_of(x: object) -> PyTree:
     """A NumPy or JAX scalar with a value as the Python number it is; anything else as it is."""

@@ -1,8 +1,8 @@
 """A stage per kind of layer: some layers named, one stage for the rest.
 
-Layers are told apart when a program is built. An eviction while decoding loops over layers as data, so it takes no such stage:
-`Policy.check` refuses it before anything is traced. A policy may score and cut its prompt layer by layer and name one scorer while
-decoding, `Every(k, score=...)`.
+Layers are told apart when a program is built. Storages by layer make a part of the cache of every run of layers of one kind. An
+eviction while decoding loops over layers as data, so it takes no such stage: `Policy.check` refuses it before anything is traced. A
+policy may score and cut its prompt layer by layer and name one scorer while decoding, `Every(k, score=...)`.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from kvjax.allocate.by_layer import AllocateByLayer
+from kvjax.encode.by_layer import EncodeByLayer
+from kvjax.encode.stored import Stored
 from kvjax.layer_kinds import LayerKinds
 from kvjax.stage import Allocator, Merger, Scorer, Selector
 from kvjax.types import Layer, Mask
@@ -104,11 +106,12 @@ _KINDS: dict[type, type] = {
     Allocator: AllocateByLayer,
     Selector: SelectByLayer,
     Merger: MergeByLayer,
+    Stored: EncodeByLayer,
 }
 
 
 def by_layer(stage: object, others: Mapping[int | tuple[int, ...], PyTree]) -> PyTree:
-    """One stage for some layers and another for the rest: a scorer, an allocator, a selector or a merger.
+    """One stage for some layers and another for the rest: a scorer, an allocator, a selector, a merger or a storage.
 
     Args:
         stage: for every layer not named.   others: the stage of each layer, or of each tuple of layers, counted from 0.
@@ -118,7 +121,8 @@ def by_layer(stage: object, others: Mapping[int | tuple[int, ...], PyTree]) -> P
     """
     slot = next((kind for kind in _KINDS if isinstance(stage, kind)), None)
     if slot is None or not all(isinstance(other, slot) for other in others.values()):
-        raise TypeError(f"by_layer takes scorers, allocators, selectors or mergers, all of one slot; got {stage!r} and {others!r}")
+        kinds = "scorers, allocators, selectors, mergers or storages"
+        raise TypeError(f"by_layer takes {kinds}, all of one slot; got {stage!r} and {others!r}")
     layers = tuple((key,) if isinstance(key, int) else tuple(key) for key in others)
     named = [layer for group in layers for layer in group]
     if len(set(named)) < len(named) or any(layer < 0 for layer in named):

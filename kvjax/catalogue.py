@@ -41,7 +41,7 @@ class MethodInfo:
         requires: some of "second pass", "calibration" and "training".
         acts: when slots are evicted.
         slot_nbytes, host_nbytes: bytes of a slot on the device, its position and statistics included, and in host memory; what a
-            retriever holds beside the slots is not in them. None where the policy cannot be built from defaults.
+            retriever holds beside the slots is not in them. None where the policy cannot be built from defaults, or slots differ.
         differs: how it differs from the paper, as its file says; "" where nothing is said.
     """
 
@@ -67,7 +67,7 @@ def info(module: ModuleType, *, head_dim: int, dtype: str) -> MethodInfo:
     text, make = inspect.cleandoc(module.__doc__ or ""), getattr(module, name)
     parameters = {p.name: _default(p) for p in inspect.signature(make).parameters.values()}
     policy = make() if "required" not in parameters.values() else None
-    device, host = (None, None) if policy is None else slot_bytes(policy, head_dim, jnp.dtype(dtype))
+    device, host = (None, None) if policy is None or policy.encode.parted else slot_bytes(policy, head_dim, jnp.dtype(dtype))
     title, keeps = _headline(text)
     arxiv = _found(r"arXiv (\d{4}\.\d{4,5})", text)
     return MethodInfo(

@@ -158,6 +158,8 @@ def _check(pre: Prefilled, policy: Policy) -> None:
         raise ValueError(f"the prefill did not record {', '.join(map(str, lacking))}: run kvjax.prefill(lm, ids, needs=policy)")
     if type(policy.retrieve).build is not Retriever.build:
         raise ValueError(f"{type(policy.retrieve).__name__} keeps a state that is made on the host: use kvjax.compress")
+    if policy.encode.parted:
+        raise ValueError("a cache in parts is laid out on the host: use kvjax.compress")
     if any(policy.encode.windows):
         raise ValueError("windows of exact slots beside coded ones are laid out on the host: use kvjax.compress")
     if not policy.encode.placement.on_device:

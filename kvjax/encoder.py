@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float32, Int32, PyTree
 
@@ -26,6 +27,10 @@ class Encoder(Stage):
     stepwise: bool = False
     #: Slots that are coded together: regions begin at a multiple of it.
     page: int = 1
+    #: Whether slots are held by parts of the cache, each with a storage of its own (`kvjax.encode.parted`).
+    parted: bool = False
+    #: Whether slots move between parts while decoding, by the policy's scores.
+    moves: bool = False
     #: Whether a slot can be moved or rewritten by itself, as evicting while decoding does.
     movable: bool = True
 
@@ -33,6 +38,11 @@ class Encoder(Stage):
     def padded(self) -> bool:
         """Whether attention needs a static bound on the slots of a region."""
         return not self.dense
+
+    def room(self, cache: Cache, capacity: Int32[np.ndarray, "l b h"]) -> PyTree:
+        """Capacities to ask for where regions are to hold so many slots: the same, or those of each part."""
+        del cache
+        return capacity
 
     def flush(self, cache: Cache) -> PyTree:
         """The cache after the last layer of a step, with what is no longer to be exact coded."""

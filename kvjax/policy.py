@@ -97,6 +97,10 @@ class Policy:
                 f"{type(self.retrieve).__name__} reads stored keys where the text has them, which {self.encode.positions!r} moves: "
                 "use Absolute() positions or another retriever"
             )
+        if self.encode.parted and not isinstance(self.retrieve, FullAttention):
+            raise ValueError(f"{type(self.retrieve).__name__} reads one pool, a cache in parts has several: use Stored()")
+        if self.encode.moves and not self.when.decoding:
+            raise ValueError(f"{self.encode!r} moves slots by their scores while decoding: give it when=Every(1)")
         if self.when.decoding and not self.encode.movable:
             raise ValueError(
                 f"{type(self.when).__name__} evicts slots one by one while decoding, which an exact window and codes of several "

@@ -36,8 +36,8 @@ def prefill(
 
     Raises:
         TypeError, ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context, a chunk or an
-            attention that does not fit; policies of different attentions; a policy that cannot be streamed, or one beside
-            `needs` or `all_logits`.
+            attention that does not fit; policies of different attentions; a policy that cannot be streamed, or one beside `needs`
+            or `all_logits`.
         FloatingPointError: the model produced NaN or infinite logits.
     """
     needs = needs if isinstance(needs, Policy | set | frozenset) else tuple(needs)

@@ -33,6 +33,8 @@ Layer = int | Int32[Array, ""]
 Number = Any
 #: A calibrated array that is a pytree leaf, or the placeholder a pytree transformation puts there.
 Table = Any
+#: Beside an array's type: the shape or the placeholder that stands for it in a pytree of descriptions.
+Leaf = Any
 #: A rule on arrays that is a field of a stage: pooling, a reduction over the heads of a group, a way to share or round.
 Function = Callable[..., PyTree]
 

@@ -42,4 +42,17 @@ def _hcattention(rng):
     return {"codebook": rng.normal(size=(3, 2, 8, 256, 2)).astype(np.float16)}, {"groups": 8, "centroids": 256}
 
 
+def _kvquant(rng):
+    levels = np.sort(rng.uniform(-1, 1, size=(3, 2, 8)).astype(np.float32), -1)
+    high = rng.uniform(1, 3, size=(3, 2, 16)).astype(np.float16)
+    tables = {"low": -high, "high": high, "levels_3": levels, "matched_3": np.float32(1.1) * levels}
+    return tables, {"kept": 0.99, "each": 1}
+
+
+def _coupled_quantization(rng):
+    books = {name: rng.normal(size=(3, 2, 4, 64, 4)).astype(np.float16) for name in ("keys", "values")}
+    return books, {"channels": 4, "bits": 6}
+
+
 TABLES = {"compresskv": _compresskv, "heterocache": _heterocache, "hcattention": _hcattention}
+TABLES |= {"kvquant": _kvquant, "coupled_quantization": _coupled_quantization}

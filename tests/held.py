@@ -5,10 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from kvjax.codec import LayerRegions
+from kvjax.encode.parted import Parted
 
 
 def held(cache, encode, layer: int, row: int, h: int) -> tuple[np.ndarray, np.ndarray]:
-    """(keys, values) [n, d] of one region."""
+    """(keys, values) [n, d] of one region; where parts hold the layer, of each part behind the other."""
+    if cache.parts:
+        own = encode.at(layer)
+        kinds = own.stores if isinstance(own, Parted) else [own.store]
+        pairs = [
+            (_side(part, kind, side, layer - part.first, row, h) for side in (0, 1))
+            for part, kind in zip(cache.parts_of(layer), kinds, strict=True)
+        ]
+        return tuple(np.concatenate(sides) for sides in zip(*pairs, strict=True))
     return tuple(_side(cache, encode, side, layer, row, h) for side in (0, 1))
 
 

@@ -26,15 +26,19 @@ class MethodCase:
         build: a policy whose heads hold `budget` slots of the prompt on average, or as few as it can.
         keeps_all: whether it keeps every token, whatever the budget.
         unbounded: heads (layer, head) that take a slot for every decoded token although others are cut.
+        held: slots of a head after so many decoded tokens, less those after the prompt, where cuts go below the budget.
     """
 
     build: Callable[[int | float], kvjax.Policy]
     keeps_all: bool = False
     unbounded: tuple[tuple[int, int], ...] = ()
+    held: Callable[[int], int] | None = None
 
     def grown(self, policy: kvjax.Policy, new: int) -> np.ndarray:
         """Slots each head [l, 1, h] holds more after `new` decoded tokens."""
-        grows = np.full(SHAPE, not policy.when.decoding)
+        if self.held is not None:
+            return np.full((SHAPE[0], 1, SHAPE[1]), self.held(new))
+        grows = np.full(SHAPE, self.keeps_all or not policy.when.decoding)
         for head in self.unbounded:
             grows[head] = True
         return new * grows[:, None].astype(int)
@@ -82,16 +86,31 @@ def convolution(slots: int) -> dict:
     rng = np.random.default_rng(0)
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     return {"kernel": 0.2 * draw(3, slots, 32, 5), "bias": 0.1 * draw(3, slots), "gamma": np.full(3, 0.5, np.float32)}
+def _arkv(budget: int | float) -> kvjax.Policy:
+    """A window that the budget exceeds."""
+    slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+    return kvjax.methods.arkv(budget=slots, window=min(8, slots - 1))
+
+
+def arkv_held(new: int) -> int:
+    """Slots above 40 after `new` tokens: at the 41st, 33 - 8 of the past 33 stay."""
+    held = 40
+    for _ in range(new):
+        held = held + 1 if held < 40 else 8 + 33 * 3 // 4
+    return held - 40
 
 
 _methods = kvjax.methods
 CASES = {
     "adakv": _small(_methods.adakv, window=8),
     "attention_matching": _small(_methods.attention_matching, queries=kvjax.evidence.WindowQueries(16)),
+    "arkv": MethodCase(_arkv, held=arkv_held),
+    "asymkv": _without_budget(partial(_methods.asymkv, key_layers=2, value_layers=1, group=8, residual=16)),
     "cake": _small(_methods.cake, window=8),
     "chunkkv": _small(_methods.chunkkv, window=8),
     "compresskv": MethodCase(_compresskv),
     "critical_adakv": _small(_methods.critical_adakv, window=8),
+    "coupled_quantization": _without_budget(partial(_methods.coupled_quantization, artefact=toy("coupled_quantization"))),
     "criticalkv": _small(_methods.criticalkv, window=8),
     "dapq": _small(_methods.dapq, size=8, front=2, suffix=(5, 6, 7)),
     "defensive_kv": _small(_methods.defensive_kv, window=8),
@@ -99,24 +118,35 @@ CASES = {
     "fasa": _without_budget(partial(_methods.fasa, FEW_PAIRS, heads=2, head_dim=16, tokens=24)),
     "finch": _small(_methods.finch, window=8),
     "full": _without_budget(_methods.full),
+    "gear": _without_budget(partial(_methods.gear, key_group=8, value_group=8, buffer=16)),
     "hcattention": _without_budget(partial(_methods.hcattention, artefact=toy("hcattention"))),
     "heterocache": _small(_methods.heterocache, artefact=toy("heterocache")),
+    "infllm": _without_budget(partial(_methods.infllm, local=24, initial=4, block=8, top=2, representatives=2)),
     "kivi": _without_budget(partial(_methods.kivi, key_group=8, value_group=16, residual=16)),
+    "kvquant": _without_budget(partial(_methods.kvquant, artefact=toy("kvquant"))),
     "kvzip": _small(_methods.kvzip, chunk=32, first=(5, 6, 7), further=(8, 9)),
     "layer_defensive_kv": _small(_methods.layer_defensive_kv, window=8),
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
     "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),
+    "mikv": _without_budget(partial(_methods.mikv, group=8)),
+    "minference": _without_budget(_methods.minference),
+    "neo": _small(_methods.neo, longest=0),
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),
+    "q4_persistent": _without_budget(partial(_methods.q4_persistent, group=8)),
+    "qjl": _without_budget(partial(_methods.qjl, outliers=3, group=8, value_group=8, buffer=16)),
     "quest": _without_budget(_methods.quest),
     "random_attention": _small(_methods.random_attention, interval=4, recent=8),
     "rkv": _small(_methods.rkv, interval=4),
     "scissorhands": _small(_methods.scissorhands, window=32, drop=4),
     "simlayerkv": MethodCase(_simlayerkv),
     "snapkv": _small(_methods.snapkv, window=8),
+    "think": _without_budget(partial(_methods.think, recent=16, window=16)),
     "triattention": _small(_methods.triattention, interval=4),
+    "turboquant": _without_budget(_methods.turboquant),
     "trim_kv": _small(_methods.trim_kv, gate=retention_gate(), buffer=1),
+    "zipcache": _without_budget(partial(_methods.zipcache, interval=10)),
 }
 
 

@@ -11,6 +11,8 @@ from tests.conftest import compilations, ids_of, policy_of, prepared
 from tests.method_cases import case
 
 METHODS = kvjax.methods.names()
+#: Methods whose slots are codes of several kinds; their own tests say which.
+CODED = {"coupled_quantization", "gear", "kvquant", "qjl", "turboquant"}
 POS = jnp.arange(90, dtype=jnp.int32)[None, None]
 every_method = pytest.mark.parametrize("name", METHODS)
 
@@ -50,8 +52,14 @@ def test_kept_positions_ascend_and_hold_their_own_keys(lm, pre, name):
     for layer in range(3):
         for h, kept in enumerate(cache.kept(layer)[0]):
             assert (np.diff(kept) > 0).all() and (kept >= 0).all() and (kept < 90).all()
+            assert len(kept) == cache.lengths[layer, 0, h]
+            for part in cache.parts_of(layer) or [cache]:
+                at = (layer - part.first, 0, h)
+                held = np.asarray(part.pos[int(part.start[at]) : int(part.start[at] + part.length[at])])
+                assert (np.diff(held.astype(int)) > 0).all() and set(held) <= set(kept)
             start, length = int(cache.start[layer, 0, h]), int(cache.length[layer, 0, h])
-            np.testing.assert_array_equal(cache.pos[start : start + length], kept)
+            if not cache.parts:
+                np.testing.assert_array_equal(cache.pos[start : start + length], kept)
             if exact(name):
                 np.testing.assert_array_equal(cache.k[start : start + length], pre.rows[0].k[layer][0, h, kept])
                 np.testing.assert_array_equal(cache.v[start : start + length], pre.rows[0].v[layer][0, h, kept])
@@ -127,10 +135,14 @@ def test_decoding_respects_the_budget(lm, pre, name):
 def test_keeps_dtype(lm, name):
     low = lm.replace(params=jax.tree.map(lambda x: x.astype(jnp.bfloat16), lm.params))
     cache = kvjax.compress(prepared(low, kvjax.prefill(low, ids_of(70), needs=policy_of(name)), name), policy_of(name))
-    kinds = lambda cache: [x.dtype for x in jax.tree.leaves((cache.k, cache.v, cache.tails))]  # noqa: E731
+    stored = lambda cache: [(part.k, part.v, part.tails) for part in cache.parts or [cache]]  # noqa: E731
+    kinds = lambda cache: [x.dtype for x in jax.tree.leaves(stored(cache))]  # noqa: E731
     codes = {"hcattention": [jnp.uint8, jnp.bfloat16], "kivi": 2 * [jnp.uint32, jnp.float16, jnp.float16]}
     tails = [jnp.bfloat16, jnp.int32] * 2 if name == "kivi" else []
-    assert kinds(cache) == codes.get(name, [jnp.bfloat16] * 2) + tails
+    if cache.parts:
+        assert set(kinds(cache)) <= {jnp.dtype(x) for x in ("uint32", "uint8", "float16", "bfloat16", "int32")}
+    else:
+        assert name in CODED or kinds(cache) == codes.get(name, [jnp.bfloat16] * 2) + tails
     out = kvjax.decode(low, cache, policy_of(name), max_new_tokens=2, stop=())
     assert kinds(out.cache) == kinds(cache)
     assert all(x.dtype in (jnp.float32, jnp.int32, jnp.uint32) for x in jax.tree.leaves(out.cache.state))
@@ -144,11 +156,17 @@ def test_bytes_as_accounted(lm, pre, name):
     on_host = [x for x in held if x.sharding.memory_kind == "pinned_host"]
     assert cache.nbytes + cache.host_nbytes == sum(x.nbytes for x in held)
     assert cache.host_nbytes == sum(x.nbytes for x in on_host)
+    if cache.parts:
+        assert cache.used_nbytes == sum(part.used_nbytes for part in cache.parts) <= cache.nbytes
+        assert (cache.slot_nbytes - 1) * cache.lengths.sum() < cache.used_nbytes <= cache.slot_nbytes * cache.lengths.sum()
+        return
     slot = [x for x in jax.tree.leaves((cache.k, cache.v, cache.pos)) if x.sharding.memory_kind == "device"]
     state = sum(x.nbytes // cache.slots for x in jax.tree.leaves(cache.state))
+    wider = 2 if policy_of(name).encode.positions.at_reading else 0  # positions in four bytes
     assert cache.slot_nbytes == sum(x.nbytes // cache.slots for x in slot) + state
-    hosted = name in ("heterocache", "hcattention") or (cache.held > cache.lengths).any()
-    assert name in ("hcattention", "kivi") or cache.slot_nbytes == 130 + state
+    hosted = name in ("fastdecode", "heterocache", "hcattention", "neo") or (cache.held > cache.lengths).any()
+    others = {"fastdecode", "hcattention", "kivi", "neo", *CODED}
+    assert name in others or cache.slot_nbytes == 130 + wider + state
     assert hosted == (on_host != [])
     assert cache.used_nbytes == cache.lengths.sum() * cache.slot_nbytes
 

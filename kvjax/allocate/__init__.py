@@ -9,10 +9,12 @@ from kvjax.allocate.forced import ForcedFirst
 from kvjax.allocate.full_heads import FullHeads, full_heads
 from kvjax.allocate.layer_weights import LayerWeights
 from kvjax.allocate.lazy_layers import LazyLayers
+from kvjax.allocate.origin_shares import OriginShares
 from kvjax.allocate.preference import LayerPreference
 from kvjax.allocate.pyramid import Pyramid, PyramidRounded
 from kvjax.allocate.repair import ArgMax, RoundRobin
 from kvjax.allocate.roles import ExactTotal, Floor, RoleBudgets
+from kvjax.allocate.short_rows import ShortRowsWhole
 from kvjax.allocate.spread import ClipAndSpread, LargestRemainders
 from kvjax.allocate.three_groups import ThreeGroups
 from kvjax.allocate.uniform import Uniform
@@ -30,6 +32,7 @@ from kvjax.allocate.whole_layers import WholeLayers
 __all__ = [
     "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Everything",
     "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
-    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw",
-    "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
+    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares", "Pyramid",
+    "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ShortRowsWhole", "ThreeGroups", "Uniform", "WholeLayers",
+    "exact_alloc", "full_heads",
 ]  # fmt: skip

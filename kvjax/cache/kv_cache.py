@@ -57,6 +57,10 @@ class KVCache:
         fitted: what the codecs of keys and of values were fitted to on each prompt, leaves [L, B, ...].
         placement: where `v` lives, the seam it is read and written through.
         positions: where keys and queries stand, hence which keys are stored.
+        parts: caches that hold the slots where one storage does not hold all of them (`kvjax.encode.parted`): of some layers
+            each, or of some slots of every layer. This cache has no slots of its own then; `length` and `capacity` are those of
+            its parts together, `start` says nothing.
+        first: of a part, which layer of the cache its first one is.
     """
 
     k: PyTree
@@ -78,6 +82,8 @@ class KVCache:
     fitted: tuple[PyTree, PyTree] = ((), ())
     placement: OnDevice = struct.field(pytree_node=False, default=OnDevice())
     positions: PositionPolicy = struct.field(pytree_node=False, default=Absolute())
+    parts: tuple["KVCache", ...] = ()
+    first: int = struct.field(pytree_node=False, default=0)
 
     @property
     def slots(self) -> int:
@@ -117,7 +123,7 @@ class KVCache:
         return self.lengths + np.asarray(elsewhere)
 
     def _bytes(self, host: bool) -> int:
-        others = ("logits", "position", "steps", "placement", "positions")
+        others = ("logits", "position", "steps", "placement", "positions", "first")
         kept = [getattr(self, f.name) for f in fields(self) if f.name not in others]
         return sum(store_nbytes(x) for x in jax.tree.leaves(kept, is_leaf=is_store) if on_host(x) == host)
 
@@ -133,18 +139,22 @@ class KVCache:
 
     @property
     def slot_nbytes(self) -> int:
-        """Device bytes of one slot: its key, its value if it lives there, its position and its state."""
+        """Device bytes of one slot: its key, value if it lives there, position and state; of parts, the mean rounded up."""
+        if self.parts:
+            return -(-self.used_nbytes // max(1, int(self.lengths.sum())))
         held = jax.tree.leaves((self.k, self.v, self.pos, self.state), is_leaf=is_store)
         return sum(store_nbytes(x) // self.slots for x in held if not on_host(x))
 
     @property
     def used_nbytes(self) -> int:
         """Bytes of the slots in use: what an allocator without rounding or room would need."""
-        return int(self.lengths.sum()) * self.slot_nbytes
+        return sum(part.used_nbytes for part in self.parts) if self.parts else int(self.lengths.sum()) * self.slot_nbytes
 
     @property
     def room_nbytes(self) -> int:
         """Bytes of the slots reserved for tokens to come."""
+        if self.parts:
+            return sum(part.room_nbytes for part in self.parts)
         return int((np.asarray(self.capacity) - self.lengths).sum()) * self.slot_nbytes
 
     def split(self) -> tuple["KVCache", PyTree]:
@@ -160,12 +170,21 @@ class KVCache:
 
     def adopted(self, old: "KVCache") -> "KVCache":
         """This cache as a program gave it back, with what outlives programs taken over from `old`, the one it was given."""
-        return self.replace(v=self.placement.adopt(self.v, old.v))
+        parts = tuple(part.adopted(before) for part, before in zip(self.parts, old.parts, strict=True))
+        return self.replace(v=self.placement.adopt(self.v, old.v), parts=parts)
+
+    def parts_of(self, layer: int) -> list["KVCache"]:
+        """The parts that hold slots of a layer."""
+        return [part for part in self.parts if 0 <= layer - part.first < part.start.shape[0]]
 
     def kept(self, layer: int) -> list[list[np.ndarray]]:
         """Original positions held, by row and KV head, ascending."""
         if not -self.start.shape[0] <= layer < self.start.shape[0]:
             raise IndexError(f"the cache has layers 0 to {self.start.shape[0] - 1}; got {layer}")
+        layer %= self.start.shape[0]
+        if self.parts:
+            of_parts = [part.kept(layer - part.first) for part in self.parts_of(layer)]
+            return [[np.sort(np.concatenate(held)) for held in zip(*row, strict=True)] for row in zip(*of_parts, strict=True)]
         pos, start, length = np.asarray(self.pos), np.asarray(self.start[layer]), np.asarray(self.length[layer])
         rows = zip(start, length, strict=True)
         return [[np.sort(pos[s : s + n]) for s, n in zip(*row, strict=True)] for row in rows]

@@ -1,5 +1,6 @@
 """Where regions stand in a pool: integers planned on the host, and caches moved to pools of another size."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 import jax
@@ -9,6 +10,7 @@ from jaxtyping import Array, PyTree
 
 from kvjax.cache.heap import trim
 from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.parts import counted, reserved
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.kernels.compact import move_regions
 from kvjax.placement.lists import sources
@@ -41,12 +43,14 @@ def _committed(x):
     return jax.device_put(x, x.sharding)
 
 
-def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCache:
-    """The same cache in a pool with these capacities (each at least its length).
+def resize(cache: KVCache, capacity: np.ndarray | Sequence[np.ndarray], reserve_slots: int = 0) -> KVCache:
+    """The same cache in a pool with these capacities (each at least its length); where parts hold the slots, those of each part.
 
     It shares no buffer with the old one but what decoding only reads.
     """
     trim()
+    if cache.parts:
+        return _resized_parts(cache, capacity, reserve_slots)
     start, capacity, slots = plan_regions(np.maximum(capacity, cache.lengths), reserve_slots, cache.align)
     to = jnp.asarray(start)
     moved = _moved(cache, to, slots)
@@ -56,6 +60,15 @@ def resize(cache: KVCache, capacity: np.ndarray, reserve_slots: int = 0) -> KVCa
     owned, read = cache.split()
     rest = {f.name: getattr(owned, f.name) for f in fields(owned) if f.name not in pools}
     return KVCache(**pools, **jax.tree.map(_fresh, rest)).joined(read)
+
+
+def _resized_parts(cache: KVCache, capacity: Sequence[np.ndarray], reserve_slots: int) -> KVCache:
+    """Every part in a pool of its own capacities."""
+    pairs = zip(cache.parts, capacity, strict=True)
+    parts = tuple(resize(part, of_part, reserved(part, cache, reserve_slots)) for part, of_part in pairs)
+    owned, read = cache.replace(parts=()).split()
+    rest = {f.name: jax.tree.map(_fresh, getattr(owned, f.name)) for f in fields(owned)}
+    return jax.tree.map(_committed, counted(KVCache(**rest | {"parts": parts}))).joined(read)
 
 
 def _moved(cache: KVCache, to: Regions, slots: int) -> dict[str, PyTree]:
@@ -79,13 +92,15 @@ def stack(caches: list[KVCache]) -> KVCache:
     if not caches:
         raise ValueError("expected at least one cache to stack; got an empty list")
     shapes = {
-        (c.start.shape[0], c.start.shape[2], _rows(c.k), _rows(c.state), _rows(c.tails, 3), c.placement, c.positions, c.align)
+        (c.start.shape[0], c.start.shape[2], len(c.parts), _rows(c.k), _rows(c.state), _rows(c.tails, 3), c.placement, c.positions)
+        + (c.align,)
         for c in caches
     }
     if len(shapes) > 1:
         raise ValueError(f"caches of different models or encodings cannot share a pool: {sorted(map(str, shapes))}")
     shift = np.cumsum([0] + [c.slots for c in caches[:-1]])
     start = jnp.concatenate([c.start + int(s) for c, s in zip(caches, shift, strict=True)], 1)
+    parts = tuple(stack(list(of_all)) for of_all in zip(*(c.parts for c in caches), strict=True))
     states, first = [c.retrieval for c in caches], caches[0]
     joined = KVCache(
         k=_joined([c.k for c in caches], 0),
@@ -106,8 +121,10 @@ def stack(caches: list[KVCache]) -> KVCache:
         retrieval=states[0].stack(states) if isinstance(states[0], RetrieverState) else (),
         placement=first.placement,
         positions=first.positions,
+        parts=parts,
+        first=first.first,
     )
-    return resize(joined, np.asarray(joined.capacity))
+    return resize(joined, [np.asarray(part.capacity) for part in parts] if parts else np.asarray(joined.capacity))
 
 
 def _rows(pools: PyTree, axes: int = 1) -> str:

@@ -29,6 +29,11 @@ class AffineRows:
     low: PyTree
 
 
+def levels(bits: int) -> Float32[Array, ""]:
+    """2^b - 1, to divide by: a constant would be multiplied with as its rounded reciprocal."""
+    return lax.optimization_barrier(jnp.float32((1 << bits) - 1))
+
+
 def affine(
     x: Float[Array, "*a g"], bits: int, store: DTypeLike
 ) -> tuple[Int32[Array, "*a g"], Float[Array, "*a"], Float[Array, "*a"]]:
@@ -39,8 +44,7 @@ def affine(
     """
     x, top = x.astype(jnp.float32), (1 << bits) - 1
     low = x.min(-1)
-    levels = lax.optimization_barrier(jnp.float32(top))  # a constant would be multiplied with as its rounded reciprocal
-    scale, low = ((x.max(-1) - low) / levels).astype(store), low.astype(store)
+    scale, low = ((x.max(-1) - low) / levels(bits)).astype(store), low.astype(store)
     step = jnp.where(scale > 0, scale, jnp.ones((), scale.dtype)).astype(jnp.float32)
     codes = jnp.round((x - low.astype(jnp.float32)[..., None]) / step[..., None])
     return jnp.clip(codes, 0, top).astype(jnp.int32), scale, low

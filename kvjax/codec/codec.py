@@ -10,6 +10,7 @@ from jaxtyping import Array, Float32, Int32, PyTree
 
 from kvjax.codec.decoded import biased, decoded_scores, decoded_sum
 from kvjax.codec.layer_regions import LayerRegions
+from kvjax.evidence import Evidence
 from kvjax.stage import Stage
 from kvjax.types import Keys, Mask, Queries
 
@@ -22,6 +23,8 @@ class Codec(Stage):
 
     #: Whether rows are numbers that attention kernels read as they are.
     dense: ClassVar[bool] = False
+    #: Whether the i-th slots of all heads are coded together, so that slots are sorted before they are coded.
+    across_heads: ClassVar[bool] = False
 
     @property
     def page(self) -> int:
@@ -36,6 +39,19 @@ class Codec(Stage):
         """What is fitted on a layer of one prompt, leaves [b, ...]; () for nothing."""
         del x, valid
         return ()
+
+    def fit_to(self, x: Keys, valid: Mask, evidence: Evidence) -> PyTree:
+        """`fit` for codecs that read what the layer recorded of the prompt (`needs`), or slots that this codec does not store.
+
+        x holds all tokens of the prompt, `evidence.length` of them real; `valid` are those that this codec stores.
+        """
+        del evidence
+        return self.fit(x, valid)
+
+    @property
+    def fitted(self) -> bool:
+        """Whether anything is fitted on a prompt."""
+        return (type(self).fit, type(self).fit_to) != (Codec.fit, Codec.fit_to)
 
     def encode(self, x: Keys, pos: Int32[Array, "b h n"] | None = None, params: PyTree = ()) -> PyTree:
         """Numbers [b, h, n, d] of tokens at these positions as rows, leaves [b, h, n / page, ...]."""

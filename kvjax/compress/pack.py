@@ -14,6 +14,7 @@ from kvjax.cache.kv_cache import SlotState
 from kvjax.codec import Codec
 from kvjax.encode.positions import PositionPolicy
 from kvjax.encode.tail import Tail, filled, put_rows
+from kvjax.evidence import Evidence
 from kvjax.kernels.compact import pick
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
@@ -29,7 +30,8 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[PyTree], start: np.nd
     pools = empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
     placement, positions, memory, fitted, tails = policy.encode.placement, policy.encode.positions, [], [], []
     elsewhere = None if placement.on_device else pools.pop("v")
-    paged = {name: pools.pop(name) for name, codec in zip("kv", policy.encode.codecs, strict=True) if codec.page > 1}
+    codecs = zip("kv", policy.encode.codecs, strict=True)
+    paged = {name: pools.pop(name) for name, codec in codecs if codec.page > 1 or codec.across_heads}
     for layer, of_model in enumerate(pre.layers):  # in the order of the regions: a block may run into the next one
         merge, encode = policy.merge.at(of_model), policy.encode.at(of_model)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
@@ -39,7 +41,8 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[PyTree], start: np.nd
             pos, order, count = _order(d.keep, np.int32(layer))
             state = SlotState(score=view.scored if policy.when.decoding else (), merge=view.state, bias=view.bias)
             turned = _turned(positions, view.k, d.keep, row.length, rope=pre.decoder.rope, layer=np.int32(layer))
-            fitted.append(tuple(_fitted(c, x, d.keep, layer) for c, x in zip(encode.codecs, (turned, view.v), strict=True)))
+            sides = zip(encode.codecs, (turned, view.v), strict=True)
+            fitted.append(tuple(_fitted(c, x, d.keep, layer, row.evidence[layer]) for c, x in sides))
             coded = dict(zip("kv", zip(encode.codecs, encode.windows, (turned, view.v), fitted[-1], strict=True), strict=True))
             tails.append(tuple(() if w is None else _tail(w, x, order, count, encode.sinks) for _, w, x, _ in coded.values()))
             rows = {"pos": pos, "state": state}
@@ -114,14 +117,14 @@ def _keys_of(positions, k, keep, length, *, rope, layer):
     return positions.packed(k, keep[layer], length, rope)
 
 
-def _fitted(codec: Codec, x: Keys, keep: Bool[Array, "l b h n"], layer: int) -> PyTree:
+def _fitted(codec: Codec, x: Keys, keep: Bool[Array, "l b h n"], layer: int, evidence: Evidence) -> PyTree:
     """What a codec is fitted to on the slots of a layer that stay; nothing is computed where it is never fitted."""
-    return () if type(codec).fit is Codec.fit else _fit(codec, x, keep, np.int32(layer))
+    return _fit(codec, x, keep, np.int32(layer), evidence) if codec.fitted else ()
 
 
 @jax.jit
-def _fit(codec, x, keep, layer):
-    return codec.fit(x, keep[layer])
+def _fit(codec, x, keep, layer, evidence):
+    return codec.fit_to(x, keep[layer], evidence)
 
 
 def _encoded(codec: Codec, x: Keys, params: PyTree, pos: Positions) -> PyTree:
@@ -163,7 +166,7 @@ def _write_pages(pool, codec, window, x, params, order, start, count, *, slots):
     n = order.shape[-1]
     order = jnp.pad(order, ((0, 0), (0, 0), (0, -n % codec.page)), mode="edge")
     rows = codec.encode(jnp.take_along_axis(x, order[..., None], 2), order, params)
-    return put_rows(pool, rows, start, window.coded(count), slots)
+    return put_rows(pool, rows, start, count if window is None else window.coded(count), slots)
 
 
 @partial(jax.jit, donate_argnames=("store",), static_argnames=("placement",))

@@ -15,11 +15,13 @@ from kvjax.budget import check_budget, slots_of
 from kvjax.cache.heap import trim
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import plan_regions
+from kvjax.cache.parts import together
 from kvjax.checks import check_headroom
 from kvjax.compress.pack import pack
 from kvjax.compress.score_prompt import PromptScores, RowScores, check, scores_of
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+from kvjax.schedule import AfterPrefill
 from kvjax.types import ALIGN
 from kvjax.view import LayerView, Ranking
 
@@ -154,6 +156,8 @@ def decide(pre: Prefilled, policy: Policy, scores: PromptScores) -> list[Decisio
 
 def packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int) -> KVCache:
     """What was decided, in a pool of just that size, without the retriever's state."""
+    if policy.encode.parted:
+        return _packed_parts(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots)
     counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
     start, capacity, slots = plan_regions(counts + headroom, reserve_slots, math.lcm(ALIGN, policy.encode.page))
     pools = pack(pre, policy, decided, start, slots)
@@ -170,6 +174,24 @@ def packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom:
         evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
         placement=policy.encode.placement,
         positions=policy.encode.positions,
+    )
+
+
+def _packed_parts(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int) -> KVCache:
+    """What was decided, in parts, each as if it were a cache."""
+    parts, layers = [], len(pre.layers)
+    for part in policy.encode.divided(pre, decided):
+        reserve = -(-reserve_slots * len(part.pre.layers) // layers)
+        mine = policy.replace(encode=part.store, when=policy.when if part.scored else AfterPrefill())
+        cache = packed(part.pre, mine, part.decided, headroom=headroom, reserve_slots=reserve)
+        parts.append(cache.replace(first=part.pre.first - pre.first))
+    lengths = jnp.concatenate([row.length for row in pre.rows])
+    return together(
+        parts,
+        position=lengths,
+        logits=jnp.stack([row.logits for row in pre.rows]),
+        budget=jnp.concatenate([d.budget for d in decided], axis=1),
+        evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
     )
 
 

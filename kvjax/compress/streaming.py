@@ -99,5 +99,7 @@ def check_streaming(decoder: Decoder, rows: Sequence[Sequence[int]], policy: Pol
         raise ValueError(f"{type(policy.score).__name__} reads a second pass over all layers: {whole} after kvjax.second_pass")
     if policy.retrieve.reads_prompt:
         raise ValueError(f"{type(policy.retrieve).__name__} keeps all of the prompt's keys: {whole}")
+    if policy.encode.parted:
+        raise ValueError(f"{type(policy.encode).__name__} holds slots in parts, which layer by layer it does not: {whole}")
     if policy.encode.page > 1:
         raise ValueError(f"{policy.encode!r} codes {policy.encode.page} slots at once, which layer by layer it does not: {whole}")

@@ -46,7 +46,8 @@ def _check_state(cache: KVCache, policy: Policy) -> None:
     """Raise ValueError where the cache carries another scorer's evidence or state."""
     wanted = {need.key for need in policy.decode_score.needs if need.carried}
     state = jax.tree.structure(policy.decode_score.init((1, 1, 1)))
-    if set(cache.evidence[0].data) != wanted or jax.tree.structure(cache.state.score) != state:
+    held = cache.parts[0].state if cache.parts else cache.state
+    if set(cache.evidence[0].data) != wanted or jax.tree.structure(held.score) != state:
         raise ValueError(
             f"the cache carries what another scorer reads ({', '.join(cache.evidence[0].data) or 'no evidence'}), the policy's "
             f"{type(policy.decode_score).__name__} goes on with {', '.join(sorted(wanted)) or 'its state'}: compress with it"
@@ -74,4 +75,4 @@ def make_room(
     if reserve is not None:
         most = slots_of(reserve, int(np.asarray(cache.position).max())) + new_tokens
         widest, slots = max(widest, most), (most + cache.align) * length.size
-    return resize(cache, capacity, slots), power_of_two(widest) if padded else 0
+    return resize(cache, policy.encode.room(cache, capacity), slots), power_of_two(widest) if padded else 0

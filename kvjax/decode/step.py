@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int32, PyTree
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.kv_cache import KVCache
-from kvjax.decode.evict import LayerStep, Reader, evict
+from kvjax.decode.evict import LayerStep, Reader, evict, settle
 from kvjax.encoder import Encoder
 from kvjax.kernels.append import append
 from kvjax.policy import DecodeStages, Policy
@@ -58,6 +58,14 @@ def _of_layers(x: Array, layers: int) -> Array:
     return jnp.broadcast_to(x, (layers, *x.shape)).reshape(layers * x.shape[0], *x.shape[1:])
 
 
+def _slots_of_parts(cache: KVCache, encode: Encoder, positions: Int32[Array, "b t"], count: Int32[Array, " b"]) -> KVCache:
+    """`_slots` in the parts that take new tokens."""
+    if not cache.parts:
+        return _slots(cache, positions, count)
+    parts = [_slots(x, positions, count) if encode.takes(i) else x for i, x in enumerate(cache.parts)]
+    return cache.replace(length=cache.length + count[:, None], parts=tuple(parts))
+
+
 def _slots(cache: KVCache, positions: Int32[Array, "b t"], count: Int32[Array, " b"]) -> KVCache:
     """Slots for a step's tokens behind the last of every region: their positions, and a state of zeros. Of all layers at once."""
     (layers, b, h), t = cache.start.shape, positions.shape[1]
@@ -90,8 +98,9 @@ def _attend(inputs: AttentionInputs, *, spec: Spec, cache: KVCache, layer: int, 
 
 def _after_reading(read: PyTree, cache: KVCache) -> tuple[PyTree, KVCache]:
     """The same, with every later write to the pool after what was read from it: without an order XLA copies the pool first."""
-    read, k, v, pos, tails = lax.optimization_barrier((read, cache.k, cache.v, cache.pos, cache.tails))
-    return read, cache.replace(k=k, v=v, pos=pos, tails=tails)
+    written = cache.k, cache.v, cache.pos, cache.tails, cache.parts
+    read, (k, v, pos, tails, parts) = lax.optimization_barrier((read, written))
+    return read, cache.replace(k=k, v=v, pos=pos, tails=tails, parts=parts)
 
 
 def _evict(
@@ -104,14 +113,15 @@ def _evict(
         stages=spec.stages, encode=spec.encode, dtype=dtype, windows=spec.decoder.windows, padded_slots=spec.padded_slots,
         rope=spec.decoder.rope, ids=tokens, offset=cache.position, count=count,
     )  # fmt: skip
-    cache = evict(reader, cache, left)
+    cache = settle(reader, cache, left) if cache.parts else evict(reader, cache, left)
     return cache.replace(evidence=tuple(x.evidence for x in left))
 
 
 def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], count: Int32[Array, " b"]):
     """Tokens through every layer; row b holds count[b] real ones. Returns (cache, hidden states [b, t, e])."""
     positions = cache.position[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    x, cache, left = spec.decoder.embed(params, tokens), _slots(spec.retrieve.begin(cache), positions, count), []
+    cache = _slots_of_parts(spec.retrieve.begin(cache), spec.encode, positions, count)
+    x, left = spec.decoder.embed(params, tokens), []
     for layer, weights in enumerate(params["layers"]):
         attend = partial(_attend, spec=spec, cache=cache, layer=layer, tokens=tokens, positions=positions, count=count)
         x, (cache, of_layer) = spec.decoder.layer(weights, x, positions, attend)

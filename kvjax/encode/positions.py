@@ -125,6 +125,18 @@ class InCache(AtReading):
 
 
 @struct.dataclass
+class Unrotated(AtReading):
+    """Keys are stored un-rotated and turned to their positions in the text at every reading.
+
+    Nothing changes but what is stored: for codecs that take keys before the rotary embedding.
+    """
+
+    def places(self, pos: Positions, held: Mask, now: Int32[Array, "b t"]) -> tuple[Int32[Array, "b h n"], Int32[Array, "b h t"]]:
+        del held
+        return pos, jnp.broadcast_to(now[:, None], (*pos.shape[:2], now.shape[1]))
+
+
+@struct.dataclass
 class Clamped(AtReading):
     """No key stands farther from a query than `limit`: q·R(-min(distance, limit)) k.
 
@@ -141,8 +153,7 @@ class Clamped(AtReading):
         del slots
         return min(text, self.limit + 1)
 
-    def places(self, pos: Positions, held: Mask, now: Int32[Array, "b t"]) -> tuple[Int32[Array, "b h n"], Int32[Array, "b h t"]]:
-        return pos, jnp.broadcast_to(now[:, None], (*pos.shape[:2], now.shape[1]))
+    places = Unrotated.places
 
     def product(
         self, q: Queries, k: Keys, at: Int32[Array, "b h n"], now: Int32[Array, "b h t"], rope: Rope | None

@@ -24,7 +24,7 @@ from kvjax.encode.positions import Absolute
 from kvjax.encode.tail import Tail, empty_tail, flush
 from kvjax.encode.window import Window, Windows
 from kvjax.encoder import Encoder
-from kvjax.evidence import Need
+from kvjax.evidence import Need, union
 from kvjax.kernels.append import append, behind
 from kvjax.kernels.ragged_attention import attention_with_weights, log_denominator, probabilities, ragged_attention
 from kvjax.kernels.softmax import softmax
@@ -40,10 +40,11 @@ class Stored(Encoder):
     Args:
         keys, values: `kvjax.codec`: AsIs(), Cast(dtype), ProductQuantized(codebook, origin), Affine(bits, group, reduce).
         placement: where values live: OnDevice(), or in host memory with OnHost() or ByCallback(); coded values, on the device.
-        positions: where keys and queries stand: Absolute(), InCache(), Clamped(limit) or Rerotated().
+        positions: where keys and queries stand: Absolute(), Unrotated(), InCache(), Clamped(limit) or Rerotated().
         window: which of the newest slots stay exact where they are coded: BlockFlush(R), Slide(R), or Windows(keys, values); None
             codes a slot as it comes.
         sinks: first slots of a region that stay exact as well, while there is a window; in a page they count for its range.
+        whole: slots come in whole pages alone, as a tier's do (`Tiered`): pages need no window then.
 
     Where both are dense and on the device, attention is one fused kernel. Otherwise scores and weighted sums are taken apart,
     over some slots decoded at a time. With a window known tokens are fed one at a time, and with a window or pages nothing may be
@@ -58,6 +59,7 @@ class Stored(Encoder):
     positions: Any = Absolute()
     window: Window | Windows | None = None
     sinks: int = struct.field(pytree_node=False, default=0)
+    whole: bool = struct.field(pytree_node=False, default=False)
 
     def __post_init__(self):
         if not (isinstance(self.keys, Codec) and isinstance(self.values, Codec)):
@@ -65,13 +67,11 @@ class Stored(Encoder):
         if not self.values.dense and not self.placement.on_device:
             raise ValueError(f"values coded by {self.values!r} live on the device; got placement={self.placement!r}")
         for codec, window in zip(self.codecs, self.windows, strict=True):
-            if codec.page > 1 and (window is None or window.block % codec.page):
+            if codec.page > 1 and not self.whole and (window is None or window.block % codec.page):
                 raise ValueError(
                     f"{codec!r} codes {codec.page} slots at once: give it a window of whole pages, such as "
                     f"BlockFlush({4 * codec.page}); got {window!r}"
                 )
-        if self.windows[0] is not None and self.positions.at_reading:
-            raise ValueError(f"keys that {self.positions!r} turns at every reading have no exact window: leave window= out")
         if self.sinks < 0 or (self.sinks and self.windows == (None, None)):
             raise ValueError(f"{self.sinks} exact sinks need coded slots and a window beside them, if only Slide(0)")
 
@@ -92,7 +92,7 @@ class Stored(Encoder):
 
     @property
     def needs(self) -> frozenset[Need]:
-        return self.positions.needs
+        return union(self.positions.needs, self.keys.needs, self.values.needs)
 
     @property
     def stepwise(self) -> bool:
@@ -176,7 +176,8 @@ class Stored(Encoder):
     def scores(self, q: Queries, cache: Cache, context: AttendContext):
         at, params = _regions(cache, cache.k, context), cache.fitted_of(context.layer)[0]
         if self.positions.at_reading:
-            return scores_at_reading(self.keys, self.positions, q, at, params, context.rope)
+            tail = None if self.windows[0] is None else cache.tails[0].of(context.layer)
+            return scores_at_reading(self.keys, self.positions, q, at, params, context.rope, tail)
         if self.windows[0] is None:
             return self.keys.scores(q, at, params)
         tail, n = cache.tails[0].of(context.layer), at.padded_slots

@@ -44,6 +44,12 @@ class LayerTail:
         in_ring = i >= jnp.maximum(self.coded, self.sinks)[..., None]
         return slots, jnp.concatenate([sinks < length[..., None], in_ring], -1)
 
+    def beside(self, k: Keys) -> Keys:
+        """The first n slots of every region: decoded ones [b, h, n, d], but what is read from here."""
+        n = k.shape[2]
+        rows = self.rows[:, :, row_of(jnp.arange(n, dtype=jnp.int32), self.sinks, self.ring)]
+        return jnp.where(self.exact(n)[..., None], rows.astype(k.dtype), k)
+
     def scores(self, q: Queries, n: int) -> Float32[Array, "b h g t n"]:
         """q·k / sqrt(d) of the rows, where their slots stand among n; anything elsewhere."""
         rows = q.astype(jnp.float32) / math.sqrt(q.shape[-1])

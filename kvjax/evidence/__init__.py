@@ -4,12 +4,14 @@ from kvjax.evidence.attention_statistics import AttentionStatistics
 from kvjax.evidence.chunk_attention import ChunkAttention
 from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.gate_values import GateValues
+from kvjax.evidence.local_mass import LocalMass
 from kvjax.evidence.low_rows import LowRows
 from kvjax.evidence.need import Block, Need, Shape, Tokens
 from kvjax.evidence.numbers import ProjectedValueNorm
 from kvjax.evidence.of_group import OfGroupMax, OfGroupMean
 from kvjax.evidence.per_token import HiddenStates, PerToken, RawKeys
 from kvjax.evidence.probed import Probed
+from kvjax.evidence.query_max import QueryMax
 from kvjax.evidence.query_moments import Moments, QueryMoments, merge_moments
 from kvjax.evidence.query_spread import QuerySpread
 from kvjax.evidence.record import STANDARD, Evidence, concatenate, empty, missing, observe, of_layer, ordered, restrict, union
@@ -18,8 +20,8 @@ from kvjax.evidence.tempered import Tempered
 from kvjax.evidence.window_queries import WindowQueries
 
 __all__ = [
-    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LowRows",
-    "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments", "QuerySpread",
-    "RawKeys", "ResidualCosine", "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries", "concatenate", "empty",
-    "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
+    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LocalMass",
+    "LowRows", "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMax",
+    "QueryMoments", "QuerySpread", "RawKeys", "ResidualCosine", "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries",
+    "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

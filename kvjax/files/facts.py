@@ -1,7 +1,6 @@
 """What a file remembers of a policy, so that it is refused for another."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import numpy as np
@@ -28,7 +27,7 @@ def facts_of_stage(x: PyTree, path: str = "") -> dict[str, object]:
     return {path: _words(x)}
 
 
-def _all(parts: dict[Any, Any], path: str, kind: str) -> dict[str, object]:
+def _all(parts: dict[object, object], path: str, kind: str) -> dict[str, object]:
     found = {path or "policy": kind}
     for name, y in parts.items():
         found |= facts_of_stage(y, below(path, name))

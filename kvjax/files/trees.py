@@ -8,7 +8,6 @@ already, and only pytrees and modules of flax count: nothing that a file names i
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -24,7 +23,7 @@ Known = Mapping[str, object]
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def described(tree: Any, known: Known) -> tuple[PyTree, dict[str, PyTree]]:
+def described(tree: PyTree, known: Known) -> tuple[PyTree, dict[str, PyTree]]:
     """(description, arrays by their paths in the tree, `rows.0.k.3`).
 
     Raises:
@@ -34,7 +33,7 @@ def described(tree: Any, known: Known) -> tuple[PyTree, dict[str, PyTree]]:
     return _describe(tree, "", known, arrays), arrays
 
 
-def restored(description: Any, arrays: Mapping[str, jax.Array], known: Known) -> PyTree:
+def restored(description: PyTree, arrays: Mapping[str, jax.Array], known: Known) -> PyTree:
     """The tree that was described.
 
     Raises:
@@ -94,7 +93,7 @@ def _put(arrays: dict[str, object], path: str, stored: jax.Array) -> dict[str, o
     return {"of": path, "shape": list(stored.shape), "kind": str(stored.dtype)}
 
 
-def _restore(node: Any, arrays: Mapping[str, jax.Array], known: Known) -> PyTree:
+def _restore(node: PyTree, arrays: Mapping[str, jax.Array], known: Known) -> PyTree:
     if isinstance(node, _PLAIN):
         return node
     if "known" in node:
@@ -116,7 +115,7 @@ def _restore(node: Any, arrays: Mapping[str, jax.Array], known: Known) -> PyTree
     return tuple(made) if "tuple" in node else made
 
 
-def _arrays_of(node: Any) -> list[tuple[str, tuple[list[int], str]]]:
+def _arrays_of(node: PyTree) -> list[tuple[str, tuple[list[int], str]]]:
     """Name, shape and dtype of every array of a description, as the file holds it."""
     if isinstance(node, list):
         return [found for y in node for found in _arrays_of(y)]

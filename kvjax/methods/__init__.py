@@ -7,11 +7,14 @@ from kvjax.catalogue import MethodInfo
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
 from kvjax.methods.attention_matching import attention_matching
+from kvjax.methods.arkv import arkv
+from kvjax.methods.asymkv import asymkv
 from kvjax.methods.cake import cake
 from kvjax.methods.cam import cam
 from kvjax.methods.chunkkv import chunkkv
 from kvjax.methods.compactor import compactor
 from kvjax.methods.compresskv import compresskv
+from kvjax.methods.coupled_quantization import coupled_quantization
 from kvjax.methods.critical_adakv import critical_adakv
 from kvjax.methods.criticalkv import criticalkv
 from kvjax.methods.cur import cur
@@ -21,29 +24,38 @@ from kvjax.methods.defensive_kv import defensive_kv
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.fasa import fasa
+from kvjax.methods.fastdecode import fastdecode
 from kvjax.methods.finch import finch
 from kvjax.methods.full import full
+from kvjax.methods.gear import gear
 from kvjax.methods.h2o import h2o
 from kvjax.methods.hcattention import hcattention
 from kvjax.methods.heterocache import heterocache
 from kvjax.methods.keepkv import keepkv
+from kvjax.methods.infllm import infllm
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.keyformer import keyformer
 from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
 from kvjax.methods.kvmerger import kvmerger
+from kvjax.methods.kvquant import kvquant
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
 from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
 from kvjax.methods.lococo import lococo
+from kvjax.methods.mikv import mikv
+from kvjax.methods.minference import minference
 from kvjax.methods.nacl import nacl
+from kvjax.methods.neo import neo
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.omnikv import omnikv
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
+from kvjax.methods.q4_persistent import q4_persistent
 from kvjax.methods.qfilters import qfilters
+from kvjax.methods.qjl import qjl
 from kvjax.methods.quest import quest
 from kvjax.methods.random import random
 from kvjax.methods.random_attention import random_attention
@@ -54,25 +66,24 @@ from kvjax.methods.simlayerkv import simlayerkv
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.squeeze_attention import squeeze_attention
 from kvjax.methods.streaming_llm import streaming_llm
+from kvjax.methods.think import think
 from kvjax.methods.tova import tova
 from kvjax.methods.triattention import triattention
 from kvjax.methods.trim_kv import trim_kv
+from kvjax.methods.turboquant import turboquant
 from kvjax.methods.zeromerge import zeromerge
+from kvjax.methods.zipcache import zipcache
 
 __all__ = [
-    "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
-    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fasa", "finch", "full", "h2o", "hcattention", "heterocache",
-    "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
-    "non_causal_attention", "omnikv", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention", "rkv",
-    "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv",
-    "zeromerge",
-    "ada_expected", "adakv", "attention_matching", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv",
-    "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o",
-    "hcattention", "heterocache", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvmerger", "kvzip", "lagkv",
-    "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "nacl", "non_causal_attention", "pyramid_keydiff", "pyramidkv",
-    "qfilters", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention",
-    "streaming_llm", "tova", "triattention", "trim_kv", "zeromerge",
-]
+    "ada_expected", "adakv", "arkv", "asymkv", "attention_matching", "cake", "cam", "chunkkv", "compactor", "compresskv",
+    "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention",
+    "expected_attention", "fasa", "fastdecode", "finch", "full", "gear", "h2o", "hcattention", "heterocache", "infllm", "keepkv",
+    "keydiff", "keyformer", "kivi", "knorm", "kvmerger", "kvquant", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction",
+    "local_window", "lococo", "mikv", "minference", "nacl", "neo", "non_causal_attention", "omnikv", "pyramid_keydiff",
+    "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco", "scissorhands",
+    "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant",
+    "zeromerge", "zipcache",
+]  # fmt: skip
 
 
 def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:

@@ -1,6 +1,9 @@
 """A prompt through the model once: dense keys and values, and the evidence that stages read."""
 
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk, StarAttention
+from kvjax.prefill.far_attention import FarBlockAttention
+from kvjax.prefill.minference import MInference
+from kvjax.prefill.patterns import AShape, BlockSparse, VerticalSlash
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.prefill.probe import probe
 from kvjax.prefill.repeat_context import RepeatedContext
@@ -9,6 +12,7 @@ from kvjax.prefill.saved import load_prefilled, save_prefilled
 from kvjax.prefill.second_pass import second_pass
 
 __all__ = [
-    "CausalAttention", "PrefillAttention", "PrefillChunk", "Prefilled", "PrefilledRow", "RepeatedContext", "StarAttention",
-    "buffers", "load_prefilled", "prefill", "probe", "resolve_needs", "save_prefilled", "second_pass",
+    "AShape", "BlockSparse", "CausalAttention", "FarBlockAttention", "MInference", "VerticalSlash", "PrefillAttention",
+    "PrefillChunk", "Prefilled", "PrefilledRow", "RepeatedContext", "StarAttention", "buffers", "load_prefilled", "prefill",
+    "probe", "resolve_needs", "save_prefilled", "second_pass",
 ]  # fmt: skip

@@ -194,6 +194,11 @@ class PromptBlock(ChunkBlock):
         length = self.offset + self.count
         return column_sums(self.inputs.q, self.k, self.lse, offset=self.offset[0], length=length, window=self.window)
 
+    def near_sums(self, window: int) -> Float32[Array, "b h g n"]:
+        """Mass that keys receive from these tokens at distances below `window`."""
+        length, near = self.offset + self.count, window if self.window is None else min(window, self.window)
+        return column_sums(self.inputs.q, self.k, self.lse, offset=self.offset[0], length=length, window=near)
+
     def reduced(self, reduction: Reduction) -> PyTree:
         return reduced_rows(
             reduction, self.inputs.q, self.k, self.lse, offset=self.offset[0], count=self.count, window=self.window
@@ -213,6 +218,9 @@ class AnchoredBlock(ChunkBlock):
         sums = column_sums(self.inputs.q, self.k, self.lse, offset=jnp.int32(self.anchor), length=length)
         out = jnp.zeros((*sums.shape[:3], self.n), jnp.float32).at[..., : self.anchor].set(sums[..., : self.anchor])
         return jax.lax.dynamic_update_slice_in_dim(out, sums[..., self.anchor :], self.offset[0], axis=3)
+
+    def near_sums(self, window: int) -> Float32[Array, "b h g n"]:
+        raise ValueError(f"mass at distances below {window} is not counted behind an anchor: prefill with CausalAttention()")
 
     def reduced(self, reduction: Reduction) -> PyTree:
         raise ValueError(

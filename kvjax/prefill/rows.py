@@ -1,5 +1,6 @@
 """A prompt's attention rows, reduced a tile at a time."""
 
+from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import lax
@@ -14,9 +15,12 @@ _AT_ONCE = 1 << 22
 
 def reduced_rows(
     reduction: Reduction, q: Float[Array, "b h g t d"], k: Keys, lse: Float32[Array, "b h g t"], *, offset: Int32[Array, ""],
-    count: Int32[Array, " b"], window: int | None,
+    count: Int32[Array, " b"], window: int | None, mask: Callable[[Int32[Array, " r"]], Bool[Array, "b h g r n"]] | None = None,
 ) -> PyTree:  # fmt: skip
-    """The reduction of the rows p_ij = exp(q_i k_j / sqrt(d) - lse_i) of the first `count` queries; query i is at offset + i."""
+    """The reduction of the rows p_ij = exp(q_i k_j / sqrt(d) - lse_i) of the first `count` queries; query i is at offset + i.
+
+    `mask` says of some queries which keys they see, where that is less than all before them.
+    """
     b, h, g, t, _ = q.shape
     n = k.shape[2]
     rows = max(1, min(t, _AT_ONCE // (b * h * g * n)))
@@ -31,6 +35,7 @@ def reduced_rows(
         positions = jnp.broadcast_to(offset + index, (b, rows))
         seen = visible(positions, n, window) & (index < count[:, None])[..., None]
         seen = jnp.broadcast_to(seen[:, None, None], (b, h, g, rows, n))
+        seen = seen if mask is None else seen & mask(index)
         part, denominator = (lax.dynamic_slice_in_dim(x, first, rows, axis=3) for x in (q, lse))
         z = jnp.einsum("bhgtd,bhnd->bhgtn", part, k, preferred_element_type=jnp.float32) / jnp.sqrt(jnp.float32(q.shape[-1]))
         p = jnp.where(seen, jnp.exp(z - denominator[..., None]), 0.0)

@@ -6,12 +6,15 @@ from kvjax.retrieve.drift import PivotRefresh, Sliding, Tumbling
 from kvjax.retrieve.dominant import Dominant, HalfSplit, Interleaved
 from kvjax.retrieve.dominant_channels import DominantChannels
 from kvjax.retrieve.filter_layers import FilterLayers, Probabilities, RawLogits
+from kvjax.retrieve.far_blocks import FarBlocks
 from kvjax.retrieve.full_attention import FullAttention
+from kvjax.retrieve.host_rows import HostRows
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
-    "Clusters", "Dominant", "DominantChannels", "FilterLayers", "FullAttention", "HalfSplit", "Interleaved", "MaskHeads",
-    "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean", "SetPerQueryHead", "SharedPages",
-    "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
+    "Clusters", "Dominant", "DominantChannels", "FarBlocks", "FilterLayers", "FullAttention", "HalfSplit", "HostRows",
+    "Interleaved", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean",
+    "SetPerQueryHead", "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput",
+    "ZeroQuery",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, PyTree
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Dominant:
     d: int
 
     @classmethod
-    def of(cls, pairs: Any, heads: int, d: int, layout: Any = HalfSplit()) -> "Dominant":
+    def of(cls, pairs: PyTree, heads: int, d: int, layout: Any = HalfSplit()) -> "Dominant":
         """From a table of frequency pairs [L, H_q, N]; a table [L, H, N] is for all query heads of a KV head."""
         pairs, known = np.asarray(pairs), layout.channels(d)
         if pairs.ndim != 3 or pairs.shape[1] % heads or pairs.min() < 0 or pairs.max() >= len(known):

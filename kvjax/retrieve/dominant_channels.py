@@ -53,7 +53,7 @@ class TipState(Fetching):
         return joined.replace(away=away, tips=tips, most=max(s.most for s in states))
 
 
-def _together(tips: Any) -> Float[Array, "b h n c"]:
+def _together(tips: PyTree) -> Float[Array, "b h n c"]:
     """One layer's tips of several rows, padded to the longest prompt."""
     n = max(x.shape[2] for x in tips)
     return jnp.concatenate([jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[2]), (0, 0))) for x in tips])

@@ -17,7 +17,7 @@ from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_hom
 from kvjax.retrieve.token_lists import top_tokens
 from kvjax.retrieve.top_pages import together
 from kvjax.stage import Retriever
-from kvjax.types import Number, size_class
+from kvjax.types import Function, Number, size_class
 
 
 @struct.dataclass
@@ -76,7 +76,7 @@ class FilterLayers(Retriever):
     filters: tuple[int, ...] = struct.field(pytree_node=False, default=(2, 8, 18))
     tokens: Number = 4096
     waiting: int = struct.field(pytree_node=False, default=1)
-    by: Any = RawLogits()
+    by: Function = RawLogits()
     home: Any = OnHost()
 
     def __post_init__(self):
@@ -132,7 +132,7 @@ class FilterLayers(Retriever):
         state = state.replace(fetched=state.fetched + q.shape[1] * count)
         return *together(there, here), cache.replace(retrieval=state)
 
-    def _chosen(self, q: Any, cache: Cache, context: AttendContext) -> tuple[Int32[Array, "b m"], Int32[Array, " b"]]:
+    def _chosen(self, q: PyTree, cache: Cache, context: AttendContext) -> tuple[Int32[Array, "b m"], Int32[Array, " b"]]:
         """Which tokens of the prompt later layers read, ascending, and how many."""
         state, z = cache.retrieval, context.encode.scores(q, cache, context.replace(window=None))[..., 0, :]
         prompt = jnp.arange(z.shape[-1]) < state.prompt[:, None]

@@ -36,6 +36,7 @@ from kvjax.score.retention import Retention
 from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.seldom_low import SeldomLow
 from kvjax.score.steady_mean import SteadyMean
+from kvjax.score.step_attention import StepAttention
 from kvjax.score.tempered import TemperedAttention
 from kvjax.score.value_weighted import ValueWeighted
 from kvjax.score.window import WindowAttention
@@ -44,15 +45,9 @@ from kvjax.score.worst_case import WorstCase
 __all__ = [
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries",
     "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread",
-    "LastQuery", "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
-    "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction",
-    "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted",
+    "LastQuery", "LevelledWindow", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NewestAttention", "NoPool",
+    "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit",
+    "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention",
+    "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "TemperedAttention", "ValueWeighted",
     "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
-    "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
-    "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery",
-    "LevelledWindow", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NewestAttention", "NoPool", "NonCausalAttention",
-    "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit", "QueryFilter", "RawMass",
-    "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads",
-    "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage",
-    "WorstCase", "per_slot",
 ]  # fmt: skip

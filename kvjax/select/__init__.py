@@ -4,6 +4,7 @@ from kvjax.select.block_share import BlockShare
 from kvjax.select.chunks import Chunks
 from kvjax.select.dense import DenseAndTop
 from kvjax.select.each_chunk import EachChunk
+from kvjax.select.fixed import Fixed
 from kvjax.select.forced import ForcedTopK
 from kvjax.select.heavy_recent import HeavyRecent
 from kvjax.select.runs import Runs
@@ -13,6 +14,6 @@ from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
 __all__ = [
-    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "HeavyRecent", "Runs", "SinksAndRecent",
-    "TopK", "TwoStages",
+    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "Runs",
+    "SinksAndRecent", "TopK", "TwoStages",
 ]  # fmt: skip

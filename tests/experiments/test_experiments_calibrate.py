@@ -183,3 +183,43 @@ def test_heterocache_makes_an_artefact_of_the_model(cli, talker, haystack_file, 
 def test_heterocache_refuses_what_says_nothing(cli, haystack_file, tmp_path, words, reason):
     code, _, err = cli("calibrate", "heterocache", "--model", "toy", "--text", haystack_file, "--out", tmp_path / "art", *words)
     assert code == 2 and reason in err and not (tmp_path / "art").exists()
+
+
+@pytest.mark.parametrize("method, changes", [("kvquant", ["kept=0.9"]), ("coupled_quantization", ["bits=4", "max_iter=2"])])
+def test_methods_that_read_gradients(cli, talker, haystack_file, tmp_path, method, changes):
+    """An artefact of the model that the method takes."""
+    import kvjax
+
+    words = ["calibrate", method, "--model", "toy", "--text", haystack_file, "--out", tmp_path / "art"]
+    code, _, err = cli(*words, "--samples", 2, "--length", 60, *(word for change in changes for word in ("--set", change)))
+    assert code == 0, err
+    found = load(tmp_path / "art", method, talker)
+    policy = getattr(kvjax.methods, method)(artefact=found)
+    cache = kvjax.compress(kvjax.prefill(talker, list(range(40)), needs=policy), policy)
+    assert found.data["tokens"] == 120 and cache.nbytes > 0
+
+
+@pytest.mark.parametrize(
+    "method, change, reason",
+    [
+        ("kvquant", "kept=2.0", "kept is a share"),
+        ("kvquant", "each=8", "1 outlier or more"),
+        ("coupled_quantization", "channels=3", "channels must divide the head dimension 16"),
+        ("coupled_quantization", "bits=3", "fill bytes"),
+        ("coupled_quantization", "max_iter=0", "1 update or more"),
+    ],
+)
+def test_settings_that_fit_no_codec(cli, haystack_file, tmp_path, method, change, reason):
+    words = ["calibrate", method, "--model", "toy", "--text", haystack_file, "--out", tmp_path / "art", "--length", 60]
+    code, _, err = cli(*words, "--set", change)
+    assert code == 2 and reason in err and not (tmp_path / "art").exists()
+
+
+def test_minference_makes_a_pattern_for_every_query_head(cli, talker, haystack_file, tmp_path):
+    words = ["calibrate", "minference", "--model", "toy", "--text", haystack_file, "--out", tmp_path / "art", "--length", 200]
+    code, _, err = cli(*words, "--samples", 2)
+    assert code == 2 and "reads one sample" in err and not (tmp_path / "art").exists()
+    assert cli(*words)[0] == 0
+    found, d = load(tmp_path / "art", "minference", talker), talker.decoder
+    assert found.tables["patterns"].shape == (d.layers, d.heads * d.groups, 3)
+    assert found.settings["first"] == 100 and found.data["tokens"] == 200

@@ -9,7 +9,7 @@ from tests.golden.check_decoding import check_decoding_cell
 from tests.golden.check_model import DECODE_LOGITS, first_row, rows_of
 from tests.golden.folder import Cell
 from tests.golden.margin import decided
-from tests.golden.policies import HEAD_WISE, WHILE_DECODING, press_of, safe_entries
+from tests.golden.policies import CHANNELS, HEAD_WISE, WHILE_DECODING, press_of, safe_entries
 from tests.golden.result import Result, judged, within
 
 
@@ -17,7 +17,19 @@ def check_cell(name: str, lm, pre: Prefilled, *, cell: Cell, policy: Policy) -> 
     """Compress the prefilled prompts as the cell did and compare what it recorded."""
     if press_of(cell)[1] == WHILE_DECODING:
         return check_decoding_cell(name, lm, pre, cell=cell, policy=policy)
+    if press_of(cell)[0] == CHANNELS:
+        return judged(name, cell.label, _channels(lm, pre, cell, policy))
     return judged(name, cell.label, _after_prefill(lm, pre, cell, policy))
+
+
+def _channels(lm, pre: Prefilled, cell: Cell, policy: Policy) -> list[tuple[bool, str]]:
+    """The channels that keys keep, and the logits of the recorded tokens."""
+    ids, keep = rows_of(cell.arrays["decode_ids"]), cell.arrays["key_channel_keep"]
+    cache = kvjax.compress(pre, policy, headroom=len(ids[0]))
+    wrong = int((np.asarray(cache.parts[1].fitted[0]) != keep).sum())
+    fed = kvjax.extend(lm, cache, ids, policy, return_logits=True)
+    kept = (wrong == 0, f"kept {keep.sum()} channels: {wrong} wrong")
+    return [kept, within("decode logits", first_row(fed.logits, cell.arrays["decode_logits"]), DECODE_LOGITS)]
 
 
 def kept_mask(cache, length: int) -> np.ndarray:

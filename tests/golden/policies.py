@@ -44,6 +44,9 @@ def _lag(p: dict) -> Pieces:
     return scorer, select.TopK()
 
 
+#: Prunes channels of keys: `ratio` is their share.
+CHANNELS = "ThinKPress"
+
 #: Press class → scorer and protection.
 SCORERS: dict[str, Callable[[dict], Pieces]] = {
     "KnormPress": lambda p: (score.KeyNorm(), select.TopK()),
@@ -82,7 +85,7 @@ def covered(cell: Cell) -> bool:
         return inner in DECODING_SCORERS
     if wrapper in BY_BLOCKS:
         return inner == "KeyDiffPress"
-    if inner == "QFilterPress":
+    if inner in ("QFilterPress", CHANNELS):
         return wrapper is None
     return inner in SCORERS and wrapper in (None, *HEAD_WISE, *CRITICAL, CHUNKS) and (wrapper is None or inner != "PyramidKVPress")
 
@@ -99,6 +102,8 @@ def policy_for(cell: Cell, length: int) -> Policy:
     A ratio is the share removed; the recorded form keeps int(length (1 - ratio)) in floating point, at least 1.
     """
     (inner, wrapper), p = press_of(cell), parameters(cell)
+    if inner == CHANNELS:  # the recorded form cuts all of the prompt's keys
+        return kvjax.methods.think(pruned=float(cell.ratio), recent=0, window=p["window_size"])
     scorer, selector = _pieces(cell, inner, p)
     if wrapper == WHILE_DECODING:
         when = kvjax.Every(p["compression_interval"], after_prefill=False)

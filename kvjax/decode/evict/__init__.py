@@ -6,5 +6,6 @@ After the last layer, many layers at once: no layer reads what another holds, an
 from kvjax.decode.evict.passes import evict
 from kvjax.decode.evict.reader import Reader
 from kvjax.decode.evict.layer_step import LayerStep
+from kvjax.decode.evict.tiers import settle
 
-__all__ = ["Reader", "LayerStep", "evict"]
+__all__ = ["Reader", "LayerStep", "evict", "settle"]

@@ -1,0 +1,1 @@
+"""Schedules of serving systems, simulated: times from tables, no model."""

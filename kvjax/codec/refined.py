@@ -1,0 +1,50 @@
+"""What a codec lost, coded by a second one."""
+
+
+import jax.numpy as jnp
+from flax import struct
+from jax.typing import DTypeLike
+from jaxtyping import Array, Int32, PyTree
+
+from kvjax.codec.codec import Codec
+from kvjax.codec.wrapped import Wrapped
+from kvjax.protocols import Decoder
+from kvjax.types import Keys, Layer
+
+
+@struct.dataclass
+class RefinedRows:
+    """first, rest: rows of both codecs."""
+
+    first: PyTree
+    rest: PyTree
+
+
+@struct.dataclass
+class Refined(Wrapped):
+    """x ≈ c(x) + e(x - c(x)), both of single slots.
+
+    Args:
+        rest: e, what codes the first one's error.
+    """
+
+    rest: Codec
+
+    def at(self, layer: Layer) -> "Refined":
+        return self.replace(codec=self.codec.at(layer), rest=self.rest.at(layer))
+
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
+        self.codec.check(model, length, mean_budget)
+        self.rest.check(model, length, mean_budget)
+
+    def rows(self, slots: int, d: int, dtype: DTypeLike) -> RefinedRows:
+        return RefinedRows(self.codec.rows(slots, d, dtype), self.rest.rows(slots, d, dtype))
+
+    def encode(self, x: Keys, pos: Int32[Array, "b h n"] | None = None, params: PyTree = ()) -> RefinedRows:
+        first = self.codec.encode(x, pos, params)
+        error = x.astype(jnp.float32) - self.codec.decode(first, jnp.float32, params)
+        return RefinedRows(first, self.rest.encode(error, pos, params))
+
+    def decode(self, rows: RefinedRows, dtype: DTypeLike, params: PyTree = ()) -> Keys:
+        first = self.codec.decode(rows.first, jnp.float32, params)
+        return (first + self.rest.decode(rows.rest, jnp.float32, params)).astype(dtype)

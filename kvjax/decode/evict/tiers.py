@@ -1,0 +1,108 @@
+"""Slots of a cache in tiers, moved after a step: from the tier they are in to a later one, or out of the cache."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Int32
+
+from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.parts import counted
+from kvjax.decode.evict.group import Stacked
+from kvjax.decode.evict.layer_step import LayerStep
+from kvjax.decode.evict.reader import Reader
+from kvjax.encode.parted import with_part
+from kvjax.encode.tail import put_rows
+from kvjax.encode.tier_rule import TierView
+from kvjax.kernels.compact import compact, first, plan
+from kvjax.types import Layer
+
+
+def settle(reader: Reader, cache: KVCache, left: Sequence[LayerStep]) -> KVCache:
+    """After a step: the scorer's state of every watched tier, then whatever the rule moves. Layer by layer, one body for all."""
+    stacked, count = Stacked.of(left), reader.count
+    steps = cache.steps + count
+    parts = tuple(part.replace(steps=cache.steps) for part in cache.parts)
+
+    def one(layer, cache):
+        tiers = _Tiers(reader, layer, jax.tree.map(lambda x: x[layer], stacked).unstacked())
+        for i in range(reader.encode.rule.watched):
+            cache = with_part(cache, i, tiers.observed(cache.parts[i], i))
+        held = tuple(part.length[layer] for part in cache.parts)
+        due = reader.encode.rule.due(steps, held) & (count > 0)
+        return lax.cond(due.any(), lambda cache: tiers.moved(cache, due), lambda cache: cache, cache)
+
+    cache = lax.fori_loop(0, len(left), one, cache.replace(parts=parts))
+    return counted(cache)
+
+
+class _Tiers:
+    """One layer's tiers as a step left them."""
+
+    def __init__(self, reader: Reader, layer: Layer, left: LayerStep):
+        self.reader, self.layer, self.left, self.score = reader, layer, left, reader.stages.score.at(layer)
+
+    def _read(self, part: KVCache, i: int):
+        """The view and the evidence of a tier, and its slots."""
+        reader = replace(self.reader, encode=self.reader.encode.stores[i])
+        n = jnp.arange(reader.padded_slots, dtype=jnp.int32)
+        slots, valid = part.start[self.layer][..., None] + n, n < part.length[self.layer][..., None]
+        view = reader.seen(part, self.layer, slots, valid, part.state.score)
+        return view, reader.evidence(part, self.layer, self.left), slots
+
+    def observed(self, part: KVCache, i: int) -> KVCache:
+        """The tier with its scorer's state brought up to date."""
+        if not jax.tree.leaves(part.state.score):
+            return part
+        view, evidence, slots = self._read(part, i)
+        where = jnp.where(view.valid, slots, part.slots)
+        new = self.score.observe(view, evidence)
+        state = jax.tree.map(lambda pool, x: pool.at[where].set(x, mode="drop"), part.state.score, new)
+        return part.replace(state=part.state.replace(score=state))
+
+    def moved(self, cache: KVCache, due: Bool[Array, " b"]) -> KVCache:
+        """The cache with every watched tier's slots where the rule wants them, the last tier's first: it makes room."""
+        rule, views = self.reader.encode.rule, []
+        for i in range(rule.watched):
+            view, evidence, _ = self._read(cache.parts[i], i)
+            views.append(TierView(scores=self.score.score(view, evidence), pos=view.pos, valid=view.valid))
+        length = self.reader.offset + self.reader.count
+        held = tuple(part.length[self.layer] for part in cache.parts)
+        wanted = rule.after_step(tuple(views), held, length, cache.budget[self.layer])
+        for i in reversed(range(rule.watched)):
+            stay = views[i].valid & ((wanted[i] == i) | ~due[:, None, None])
+            for j in range(i + 1, len(cache.parts)):
+                cache = self._sent(cache, i, j, views[i].valid & (wanted[i] == j) & due[:, None, None])
+            cache = with_part(cache, i, self._closed(cache.parts[i], stay, views[i].valid))
+        return cache
+
+    def _sent(self, cache: KVCache, i: int, j: int, chosen: Bool[Array, "b h n"]) -> KVCache:
+        """Slots of tier i as tier j stores them, behind its last; they stay where they were, too."""
+        source, target, layer = cache.parts[i], cache.parts[j], self.layer
+        page, most = self.reader.encode.stores[j].page, self.reader.encode.rule.most or chosen.shape[-1]
+        count = chosen.sum(-1).astype(jnp.int32)
+        listed = first(chosen)[..., : -(-most // page) * page]
+        slots = source.start[layer][..., None] + listed
+        at = target.start[layer] + target.length[layer]
+        rows = _rows(self.reader, source, target, layer, slots, stores=(i, j))
+        pools = {name: put_rows(pool, rows[name], at, count, target.slots) for name, pool in target.pools.items()}
+        return with_part(cache, j, target.replace(**pools, length=target.length.at[layer].add(count)))
+
+    def _closed(self, part: KVCache, stay: Bool[Array, "b h n"], valid: Bool[Array, "b h n"]) -> KVCache:
+        """A tier without the holes that were left."""
+        moves = plan(stay, valid)
+        length = part.length.at[self.layer].set(moves.length)
+        return part.replace(**compact(part.pools, part.start[self.layer], moves), length=length)
+
+
+def _rows(reader: Reader, source: KVCache, target: KVCache, layer: Layer, slots: Int32[Array, "b h m"], *, stores):
+    """Slots of one tier as the rows of another."""
+    old, new = (reader.encode.stores[i].at(layer) for i in stores)
+    taken = lambda pool: jnp.take(pool, slots, axis=0, mode="clip")  # noqa: E731
+    k, v = old.take(source, layer, slots, reader.dtype)
+    pos, fitted = taken(source.pos), target.fitted_of(layer)
+    coded = [codec.encode(x, pos.astype(jnp.int32), p) for codec, x, p in zip(new.codecs, (k, v), fitted, strict=True)]
+    state = jax.tree.map(taken, source.state) if jax.tree.leaves(target.state) else target.state
+    return {"k": coded[0], "v": coded[1], "pos": pos, "state": state}

@@ -1,0 +1,30 @@
+"""Q4: every key and value in four bits, as agents keep their caches on disk.
+
+*Agent Memory Below the Prompt: Persistent Q4 KV Cache for Multi-Agent LLM Inference on Edge Devices*, arXiv 2603.04428.
+Stages: encode Stored(keys and values = Affine of 4 bits over channels) · nothing is evicted.
+Each token by itself, the newest included: groups of channels, a step and a minimum of 16 bits each, 4 + 32 / group bits a number.
+Keys after the rotary embedding. Nothing is exact, so that a cache grows token by token and can be cut after any of them.
+Differs: this is the codec; what is written to disk is the cache it makes.
+
+BibTeX:
+    @article{agentmemory2026, title={Agent Memory Below the Prompt: Persistent {Q4} {KV} Cache for Multi-Agent {LLM} Inference on
+      Edge Devices}, journal={arXiv:2603.04428}, year={2026}}
+
+Example:
+    >>> kvjax.methods.q4_persistent(group=32).encode.keys.bits
+    4
+"""
+
+from kvjax.codec import Affine
+from kvjax.encode import Stored
+from kvjax.policy import Policy
+
+
+def q4_persistent(group: int = 64) -> Policy:
+    """Keep every token, in four bits.
+
+    Args:
+        group: channels that share a step and a minimum; a divisor of the head dimension, 32 where 64 is none.
+    """
+    codec = Affine(bits=4, group=group, reduce="channel")
+    return Policy(encode=Stored(keys=codec, values=codec))

@@ -1,0 +1,103 @@
+"""Dynamic sparse prompt attention: a pattern for each query head, its indices from the prompt itself (MInference)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Float, Float32, Int32, PyTree
+
+from kvjax.artefacts.artefact import Artefact, resolve
+from kvjax.attention_inputs import AttentionInputs
+from kvjax.evidence.reduce import Reduction, Sum
+from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
+from kvjax.prefill.patterns import Pattern, VerticalSlash, of_table
+from kvjax.prefill.rows import reduced_rows
+from kvjax.prefill.sparse_attention import sparse_attention
+from kvjax.prefill.sparse_index import SparseIndex, sees, sparse_index
+from kvjax.protocols import Decoder
+from kvjax.types import Keys, Values
+
+
+@dataclass(frozen=True)
+class MInference(PrefillAttention):
+    """Each query head sees the keys of its pattern: (columns ∪ diagonals ∪ blocks) ∩ causal; what is stored is everything.
+
+    Args:
+        patterns: one for all heads, or one a query head [L][H_q] (`kvjax.calibrate.minference.assign`, `MInference.of`).
+
+    Only tiles of 64 queries by 64 keys with something chosen are computed. A program is compiled for every row of patterns.
+    Source: MInference, arXiv 2407.02490, section 3. Differs: a prompt run in chunks is estimated chunk by chunk, from the last 64
+    real queries of each; the mask is exact where the released kernel rounds diagonals up to blocks of 64; a block-sparse head
+    always sees its own block.
+    """
+
+    patterns: Pattern | tuple[tuple[Pattern, ...], ...] = VerticalSlash()
+
+    @classmethod
+    def of(cls, artefact: Artefact | str | Path | np.ndarray) -> "MInference":
+        """From an artefact, a folder of one, or an int table [L, H_q, 3] (`kvjax.prefill.patterns.of_table`)."""
+        table = artefact if isinstance(artefact, np.ndarray) else resolve(artefact, "minference").tables["patterns"]
+        return cls(of_table(np.asarray(table)))
+
+    def at(self, layer: int) -> "MInference":
+        return self if isinstance(self.patterns, Pattern) else MInference((self.patterns[layer],))
+
+    def check(self, decoder: Decoder, chunk: int | None) -> None:
+        """Raise ValueError for a model with sliding windows, patterns of another model, or a chunk that is no multiple of 64."""
+        CausalAttention().check(decoder, chunk)
+        if any(window is not None for window in decoder.windows):
+            raise ValueError("sparse prefill needs full attention: this model has layers with a sliding window")
+        if isinstance(self.patterns, Pattern):
+            return
+        wanted = (decoder.layers, decoder.heads * decoder.groups)
+        if len(self.patterns) != wanted[0] or any(len(layer) != wanted[1] for layer in self.patterns):
+            raise ValueError(f"MInference wants a pattern for each of {wanted} layers and query heads: assign them on this model")
+
+    def plan(self, length: int, chunk: int | None) -> tuple[int, list[PrefillChunk]]:
+        n, chunks = CausalAttention().plan(length, chunk)
+        return n, [part._replace(attention=self) for part in chunks]
+
+    def attend(
+        self, inputs: AttentionInputs, k: Keys, v: Values, *, ids: Int32[Array, "b t"], offset: Int32[Array, ""],
+        count: Int32[Array, " b"], window: int | None,
+    ) -> tuple[Float[Array, "b h g t d"], "SparseBlock"]:  # fmt: skip
+        del window
+        heads = inputs.q.shape[1] * inputs.q.shape[2]
+        patterns = (self.patterns,) * heads if isinstance(self.patterns, Pattern) else self.patterns[0]
+        index = sparse_index(patterns, inputs.q, k, offset, count)
+        out, lse = sparse_attention(inputs.q, k, v, index, offset=offset)
+        at = jnp.full_like(count, offset)
+        return out, SparseBlock(inputs=inputs, ids=ids, out=out, k=k, lse=lse, index=index, offset=at, count=count)
+
+
+@struct.dataclass
+class SparseBlock:
+    """Tokens that see what `index` says, as evidence sees them."""
+
+    inputs: AttentionInputs
+    ids: Int32[Array, "b t"]
+    out: Float[Array, "b h g t d"]
+    k: Keys
+    lse: Float32[Array, "b h g t"]
+    index: SparseIndex
+    offset: Int32[Array, " b"]
+    count: Int32[Array, " b"]
+
+    def column_sums(self) -> Float32[Array, "b h g n"]:
+        return self.reduced(Sum())
+
+    def near_sums(self, window: int) -> Float32[Array, "b h g n"]:
+        """Mass that keys receive from these tokens at distances below `window`."""
+        return self._reduced(Sum(), window)
+
+    def reduced(self, reduction: Reduction) -> PyTree:
+        return self._reduced(reduction, None)
+
+    def _reduced(self, reduction: Reduction, window: int | None) -> PyTree:
+        first = self.offset[0]
+        return reduced_rows(
+            reduction, self.inputs.q, self.k, self.lse, offset=first, count=self.count, window=window,
+            mask=lambda rows: sees(self.index, rows, first),
+        )  # fmt: skip

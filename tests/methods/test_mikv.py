@@ -1,0 +1,104 @@
+"""MiKV against its NumPy transcription: a prompt and 64 steps, which slots are exact, its bytes; lossless it is the full cache."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kvjax
+from kvjax.encode import Stored, Tiered
+from kvjax.tiers import ImportantFirst
+from tests.conftest import ids_of
+from tests.held import held
+from tests.methods.by_head import ByHead
+from tests.methods.in_tiers import positions
+from tests.reference.mikv import Mikv, important
+
+HOW = dict(stop=(), return_logits=True)
+
+
+def method(low=4, **changes):
+    return kvjax.methods.mikv(**{"low": low, "group": 8, **changes})
+
+
+def slow_of(lm, pre):
+    """The transcription in every head, from what the prefill recorded."""
+    heads = ByHead(lm, pre, lambda layer: None, fill=False)
+    for layer in range(3):
+        evidence, n = pre.rows[0].evidence[layer], pre.lengths[0]
+        for h in range(2):
+            k, v = (np.asarray(x[layer], np.float64)[0, h, :n] for x in (pre.rows[0].k, pre.rows[0].v))
+            one = heads.heads[layer][h] = Mikv(0.2, 4, 8)
+            q = np.asarray(evidence.data["query_max"])[0, h]
+            one.prompt(q[None, None], k, v, np.asarray(evidence.column_sums())[0, h, :n].astype(np.float64))
+    return heads
+
+
+def test_a_prompt_and_64_steps(lm):
+    policy = method()
+    pre = kvjax.prefill(lm, ids_of(90), needs=policy)
+    out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=64, **HOW)
+    slow = slow_of(lm, pre)
+    want = [slow.step(int(token)) for token in out.tokens[0]]
+    np.testing.assert_allclose(out.logits[0, 1:], want[:-1], atol=1e-3)
+    for layer, heads in enumerate(slow.heads):
+        for h, one in enumerate(heads):
+            exact = np.sort(out.cache.parts[0].kept(layer)[0][h])
+            np.testing.assert_array_equal(exact, np.flatnonzero(one.exact))
+            k, v = held(out.cache, policy.encode, layer, 0, h)
+            order = np.argsort(positions(out.cache, layer, h))
+            np.testing.assert_allclose(k[order], one.k, atol=5e-3)
+            np.testing.assert_allclose(v[order], one.v, atol=5e-3)
+
+
+@pytest.mark.parametrize("length", [1, 33])
+def test_with_lossless_tiers_it_is_the_full_cache(lm, length):
+    """Slots move, and the two softmaxes are one."""
+    full = kvjax.methods.full()
+    policy = method().replace(encode=Tiered((Stored(), Stored()), rule=ImportantFirst()))
+    pre = kvjax.prefill(lm, ids_of(length), needs=[policy, full])
+    got, want = (kvjax.decode(lm, kvjax.compress(pre, p), p, max_new_tokens=24, **HOW) for p in (policy, full))
+    np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
+    n = length + 24
+    assert (np.asarray(got.cache.parts[0].length) == important(n, 0.2)).all() and (got.cache.lengths == n).all()
+    assert (got.cache.kept(1)[0][0] == np.arange(n)).all()
+
+
+def test_row_is_solo(lm):
+    policy, prompts = method(low=8), [ids_of(n, seed=n) for n in (60, 1, 23)]
+    alone = [kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy) for ids in prompts]
+    together = kvjax.decode(lm, kvjax.stack(alone), policy, max_new_tokens=16, **HOW)
+    batch = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts, needs=policy), policy), policy, max_new_tokens=16, **HOW)
+    for r, cache in enumerate(alone):
+        solo = kvjax.decode(lm, cache, policy, max_new_tokens=16, **HOW)
+        for out in (together, batch):
+            np.testing.assert_array_equal(out.tokens[r], solo.tokens[0])
+            np.testing.assert_allclose(out.logits[r], solo.logits[0], atol=3e-5)
+            np.testing.assert_array_equal(out.cache.kept(1)[r][0], solo.cache.kept(1)[0][0])
+
+
+def test_the_bytes_are_the_tiers(lm):
+    policy = method(low=4, group=8)
+    pre = kvjax.prefill(lm, ids_of(300), needs=policy)
+    cache = kvjax.compress(pre, policy)
+    high, low = cache.parts
+    assert (np.asarray(high.length) == 60).all() and (np.asarray(low.length) == 240).all()
+    assert low.slot_nbytes == 2 * (16 * 4 // 8 + 2 * 2 * 2) + 2 and high.slot_nbytes == 2 * 16 * 4 + 2 + 4  # the scorer's sum
+    assert cache.used_nbytes == 6 * (60 * high.slot_nbytes + 240 * low.slot_nbytes)
+    leaves = [x for x in jax.tree.leaves(cache) if not any(x is y for y in (cache.logits, cache.position, cache.steps))]
+    assert cache.nbytes == sum(x.addressable_shards[0].data.nbytes for x in leaves)
+
+
+def test_a_high_tier_of_codes(lm, pre):
+    policy = method(low=2, high=8)
+    out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=8, **HOW)
+    assert all(jnp.issubdtype(part.k.words.dtype, jnp.uint32) for part in out.cache.parts) and jnp.isfinite(out.logits).all()
+
+
+def test_what_does_not_fit_is_refused(lm, pre):
+    with pytest.raises(ValueError, match="give it when=Every"):
+        kvjax.compress(pre, method().replace(when=kvjax.AfterPrefill()))
+    with pytest.raises(ValueError, match="tiers have no windows"):
+        Tiered((kvjax.methods.kivi().encode, Stored()), rule=ImportantFirst())
+    with pytest.raises(ValueError, match="compress with it"):
+        kvjax.decode(lm, kvjax.compress(pre, method()), method(high=8), max_new_tokens=2)

@@ -1,0 +1,109 @@
+"""ZipCache: its classes and codes after a prompt and after blocks of new tokens, against the transcription; rows, bytes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kvjax
+from kvjax.encode import Stored, Tiered
+from kvjax.tiers import SalientBlocks
+from tests.conftest import ids_of
+from tests.held import held
+from tests.methods.in_tiers import positions
+from tests.reference.zipcache import classes, coded
+
+HOW = dict(stop=(), return_logits=True)
+
+
+def method(**changes):
+    return kvjax.methods.zipcache(**{"interval": 10, **changes})
+
+
+def test_classes_and_codes_of_a_prompt(lm):
+    policy = method()
+    pre = kvjax.prefill(lm, ids_of(90), needs=policy)
+    cache, row = kvjax.compress(pre, policy), pre.rows[0]
+    for layer in range(3):
+        mass = np.asarray(row.evidence[layer].column_sums(), np.float64)[0, :, :90]
+        salient = np.stack([classes(m / np.arange(90, 0, -1), 0.6) for m in mass])
+        for part, mask, bits in ((1, salient, 4), (2, ~salient, 2)):
+            at = [np.flatnonzero(x) for x in mask]
+            k, v = (np.stack([np.asarray(x[layer], np.float32)[0, h, at[h]] for h in range(2)]) for x in (row.k, row.v))
+            want = coded(k, v, bits)
+            for h in range(2):
+                np.testing.assert_array_equal(cache.parts[part].kept(layer)[0][h], at[h])
+                got = held(cache.parts[part], policy.encode.stores[part], layer, 0, h)
+                np.testing.assert_allclose(got[0], want[0][h], atol=2e-3)
+                np.testing.assert_allclose(got[1], want[1][h], atol=2e-3)
+
+
+def test_blocks_of_what_follows(lm):
+    """64 steps: six blocks of ten, six salient each; the newest four exact."""
+    policy = method()
+    pre = kvjax.prefill(lm, ids_of(30), needs=policy)
+    out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=64, **HOW)
+    lengths = [np.unique(part.length) for part in out.cache.parts]
+    assert [int(x[0]) for x in lengths] == [4, 18, 12, 36, 24] and all(len(x) == 1 for x in lengths)
+    assert (out.cache.lengths == 94).all() and jnp.isfinite(out.logits).all()
+    for layer, h in np.ndindex(3, 2):
+        assert sorted(positions(out.cache, layer, h)) == list(range(94))
+        for block in range(6):
+            mine = out.cache.parts[3].kept(layer)[0][h][6 * block : 6 * block + 6]
+            assert ((30 + 10 * block <= mine) & (mine < 40 + 10 * block)).all()
+    assert [part.kept(0)[0][0].tolist() for part in out.cache.parts[:1]] == [[90, 91, 92, 93]]
+
+
+def test_a_block_is_ranked_by_the_newest_query_and_coded_as_a_block(lm):
+    """Against the exact keys and values of the same tokens, which the full cache computes for the first block."""
+    plain = method().replace(encode=Tiered((Stored(),) * 5, rule=SalientBlocks(share=0.6, interval=10)))
+    policy = plain.replace(encode=Tiered((Stored(), Stored(), Stored(), *method().encode.stores[3:]), rule=plain.encode.rule))
+    pre = kvjax.prefill(lm, ids_of(30), needs=policy)
+    exact, ours = (kvjax.decode(lm, kvjax.compress(pre, p), p, max_new_tokens=10, stop=()).cache for p in (plain, policy))
+    for layer in range(3):
+        for part, bits in ((3, 4), (4, 2)):
+            k, v = (np.stack(x) for x in zip(*(held(exact.parts[part], Stored(), layer, 0, h) for h in range(2)), strict=True))
+            want = coded(k, v, bits)
+            for h in range(2):
+                np.testing.assert_array_equal(ours.parts[part].kept(layer)[0][h], exact.parts[part].kept(layer)[0][h])
+                got = held(ours.parts[part], policy.encode.stores[part], layer, 0, h)
+                np.testing.assert_allclose(got[0], want[0][h], atol=2e-3)
+                np.testing.assert_allclose(got[1], want[1][h], atol=2e-3)
+
+
+@pytest.mark.parametrize("length", [1, 33])
+def test_with_lossless_tiers_it_is_the_full_cache(lm, length):
+    full = kvjax.methods.full()
+    policy = method().replace(encode=Tiered((Stored(),) * 5, rule=SalientBlocks(share=0.6, interval=10)))
+    pre = kvjax.prefill(lm, ids_of(length), needs=[policy, full])
+    got, want = (kvjax.decode(lm, kvjax.compress(pre, p), p, max_new_tokens=24, **HOW) for p in (policy, full))
+    np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
+
+
+def test_row_is_solo(lm):
+    policy, prompts = method(), [ids_of(n, seed=n) for n in (60, 1, 23)]
+    alone = [kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy) for ids in prompts]
+    batch = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts, needs=policy), policy), policy, max_new_tokens=16, **HOW)
+    together = kvjax.decode(lm, kvjax.stack(alone), policy, max_new_tokens=16, **HOW)
+    for r, cache in enumerate(alone):
+        solo = kvjax.decode(lm, cache, policy, max_new_tokens=16, **HOW)
+        for out in (batch, together):
+            np.testing.assert_array_equal(out.tokens[r], solo.tokens[0])
+            np.testing.assert_allclose(out.logits[r], solo.logits[0], atol=1e-4)
+
+
+def test_the_bytes_are_the_classes(lm):
+    policy = method()
+    cache = kvjax.compress(kvjax.prefill(lm, ids_of(300), needs=policy), policy)
+    new, high, low, *blocks = cache.parts
+    assert [int(part.length.max()) for part in cache.parts] == [0, 180, 120, 0, 0]
+    # keys 4 bits a number; values as many, and a step and a minimum of two bytes; a position
+    assert high.slot_nbytes == 8 + (8 + 4) + 2 and low.slot_nbytes == 4 + (4 + 4) + 2
+    assert sum(x.nbytes for x in jax.tree.leaves((high.fitted, low.fitted))) == 2 * 6 * 16 * 3 * 2
+    leaves = [x for x in jax.tree.leaves(cache) if not any(x is y for y in (cache.logits, cache.position, cache.steps))]
+    assert cache.nbytes == sum(x.addressable_shards[0].data.nbytes for x in leaves)
+
+
+def test_a_class_that_is_never_filled_is_refused():
+    with pytest.raises(ValueError, match="needs both classes"):
+        kvjax.methods.zipcache(salient=0.05, interval=10)
