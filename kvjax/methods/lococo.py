@@ -16,7 +16,7 @@ Example:
     512
 """
 
-from jaxtyping import Array
+from jaxtyping import PyTree
 
 from kvjax.merge import Convolved
 from kvjax.policy import Policy
@@ -28,7 +28,7 @@ from kvjax.select import TopK
 REQUIRES = ("training",)
 
 
-def lococo(weights: dict[str, Array], budget: int | float = 512, buffer: int = 16, recent: int = 0, origin: str = "") -> Policy:
+def lococo(weights: PyTree, budget: int | float = 512, buffer: int = 16, recent: int = 0, origin: str = "") -> Policy:
     """Keep the best tokens of the last reading; M_c of the slots, as many as the weights have rows, become mixtures of the rest.
 
     Args:
