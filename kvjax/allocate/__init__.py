@@ -29,8 +29,9 @@ from kvjax.allocate.variance import (
 from kvjax.allocate.whole_layers import WholeLayers
 
 __all__ = [
-    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Everything",
-    "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
-    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares", "Pyramid",
-    "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
+    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread",
+    "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax",
+    "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers",
+    "OriginShares", "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform",
+    "WholeLayers", "exact_alloc", "full_heads",
 ]  # fmt: skip
