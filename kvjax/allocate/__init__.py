@@ -35,4 +35,9 @@ __all__ = [
     "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares", "Pyramid",
     "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ShortRowsWhole", "ThreeGroups", "Uniform", "WholeLayers",
     "exact_alloc", "full_heads",
+    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread",
+    "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax",
+    "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers",
+    "OriginShares", "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform",
+    "WholeLayers", "exact_alloc", "full_heads",
 ]  # fmt: skip
