@@ -2,7 +2,6 @@
 
 from kvjax.codec import Affine, AsIs, Cast, ProductQuantized
 from kvjax.encode.by_layer import EncodeByLayer
-from kvjax.encode.positions import Absolute, Clamped, InCache, Rerotated
 from kvjax.encode.positions import Absolute, Clamped, InCache, Rerotated, Unrotated
 from kvjax.encode.stored import Stored
 from kvjax.encode.tier_rule import TierRule
