@@ -47,6 +47,7 @@ from kvjax.methods.local_window import local_window
 from kvjax.methods.lococo import lococo
 from kvjax.methods.mikv import mikv
 from kvjax.methods.minference import minference
+from kvjax.methods.mpcache import mpcache
 from kvjax.methods.nacl import nacl
 from kvjax.methods.neo import neo
 from kvjax.methods.non_causal_attention import non_causal_attention
@@ -89,6 +90,11 @@ __all__ = [
     "local_window", "minference", "nacl", "neo", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
     "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
     "tova", "triattention", "trim_kv", "zeromerge",
+    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fasa", "finch", "full", "h2o", "hcattention", "heterocache",
+    "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "mpcache",
+    "nacl", "non_causal_attention", "omnikv", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention",
+    "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention",
+    "trim_kv", "zeromerge",
 ]
 
 

@@ -10,6 +10,7 @@ from kvjax.retrieve.far_blocks import FarBlocks
 from kvjax.retrieve.full_attention import FullAttention
 from kvjax.retrieve.host_rows import HostRows
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
+from kvjax.retrieve.two_levels import TwoLevels
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "Clusters", "FarBlocks", "FullAttention", "HostRows", "MaskHeads", "OwnPages", "PivotRefresh", "Renormalized",
     "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized",
     "ZeroOutput", "ZeroQuery",
+    "Sliding", "TopP", "TopPages", "Tumbling", "TwoLevels", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip
