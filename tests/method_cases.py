@@ -141,6 +141,7 @@ CASES = {
     "random_attention": _small(_methods.random_attention, interval=4, recent=8),
     "rkv": _small(_methods.rkv, interval=4),
     "scissorhands": _small(_methods.scissorhands, window=32, drop=4),
+    "shadowkv": _without_budget(partial(_methods.shadowkv, rank=12, tokens=24, outliers=2, local=1)),
     "simlayerkv": MethodCase(_simlayerkv),
     "snapkv": _small(_methods.snapkv, window=8),
     "think": _without_budget(partial(_methods.think, recent=16, window=16)),

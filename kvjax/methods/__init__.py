@@ -63,6 +63,7 @@ from kvjax.methods.random_attention import random_attention
 from kvjax.methods.rkv import rkv
 from kvjax.methods.roco import roco
 from kvjax.methods.scissorhands import scissorhands
+from kvjax.methods.shadowkv import shadowkv
 from kvjax.methods.simlayerkv import simlayerkv
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.squeeze_attention import squeeze_attention
@@ -93,8 +94,8 @@ __all__ = [
     "dapq", "defensive_kv", "duo_attention", "expected_attention", "fasa", "finch", "full", "h2o", "hcattention", "heterocache",
     "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "mpcache",
     "nacl", "non_causal_attention", "omnikv", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention",
-    "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention",
-    "trim_kv", "zeromerge",
+    "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova",
+    "triattention", "trim_kv", "zeromerge",
 ]
 
 
