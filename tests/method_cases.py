@@ -122,6 +122,7 @@ CASES = {
     "hcattention": _without_budget(partial(_methods.hcattention, artefact=toy("hcattention"))),
     "heterocache": _small(_methods.heterocache, artefact=toy("heterocache")),
     "infllm": _without_budget(partial(_methods.infllm, local=24, initial=4, block=8, top=2, representatives=2)),
+    "infinigen": _without_budget(partial(_methods.infinigen, part=0.5, cap=0.3)),
     "kivi": _without_budget(partial(_methods.kivi, key_group=8, value_group=16, residual=16)),
     "kvquant": _without_budget(partial(_methods.kvquant, artefact=toy("kvquant"))),
     "kvzip": _small(_methods.kvzip, chunk=32, first=(5, 6, 7), further=(8, 9)),

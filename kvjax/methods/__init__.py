@@ -35,6 +35,7 @@ from kvjax.methods.keepkv import keepkv
 from kvjax.methods.infllm import infllm
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.keyformer import keyformer
+from kvjax.methods.infinigen import infinigen
 from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
 from kvjax.methods.kvmerger import kvmerger
@@ -92,10 +93,10 @@ __all__ = [
     "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
     "tova", "triattention", "trim_kv", "zeromerge",
     "dapq", "defensive_kv", "duo_attention", "expected_attention", "fasa", "finch", "full", "h2o", "hcattention", "heterocache",
-    "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "mpcache",
-    "nacl", "non_causal_attention", "omnikv", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention",
-    "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova",
-    "triattention", "trim_kv", "zeromerge",
+    "keydiff", "keyformer", "infinigen", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window",
+    "mpcache", "nacl", "non_causal_attention", "omnikv", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random",
+    "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
+    "tova", "triattention", "trim_kv", "zeromerge",
 ]
 
 

@@ -11,6 +11,7 @@ from kvjax.retrieve.full_attention import FullAttention
 from kvjax.retrieve.host_rows import HostRows
 from kvjax.retrieve.landmarks import Landmarks
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
+from kvjax.retrieve.speculated import Speculated
 from kvjax.retrieve.two_levels import TwoLevels
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
@@ -24,6 +25,6 @@ __all__ = [
     "Sliding", "TopP", "TopPages", "Tumbling", "TwoLevels", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
     "Clusters", "Dominant", "DominantChannels", "FilterLayers", "FullAttention", "HalfSplit", "Interleaved", "Landmarks",
     "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean", "SetPerQueryHead",
-    "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "TwoLevels", "UnionOfGroup", "Unnormalized", "ZeroOutput",
-    "ZeroQuery",
+    "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling", "TwoLevels", "UnionOfGroup", "Unnormalized",
+    "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip
