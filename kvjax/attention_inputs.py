@@ -1,5 +1,7 @@
 """The seam between a model and the cache: what a layer hands over, and what it wants back."""
 
+from collections.abc import Callable
+
 from flax import struct
 from jaxtyping import Array, Float
 
@@ -18,6 +20,8 @@ class AttentionInputs:
         x: the normed input of the attention, for stages that read hidden states.
         residual: the residual stream before the layer.
         w_o: the output projection as heads see it: the layer adds Σ_hgd out · w_o to the residual stream.
+        queries_of: the queries [b h g t d] before the rotary embedding that the layer would make of another normed input [b t e];
+            to be called inside the layer's `attend` alone. None where a model does not offer it.
     """
 
     q: Float[Array, "b h g t d"]
@@ -28,3 +32,4 @@ class AttentionInputs:
     x: Float[Array, "b t e"]
     residual: Float[Array, "b t e"]
     w_o: Float[Array, "e h g d"] | None
+    queries_of: Callable[[Array], Array] | None = struct.field(pytree_node=False, default=None)

@@ -2,6 +2,7 @@
 
 from kvjax.allocate.across_model import AcrossModel
 from kvjax.allocate.adaptive import Adaptive
+from kvjax.allocate.all_held import AllHeld
 from kvjax.allocate.adaptive_rounded import AdaptiveRounded
 from kvjax.allocate.by_layer import AllocateByLayer, Everything
 from kvjax.allocate.exact import exact_alloc
@@ -40,4 +41,10 @@ __all__ = [
     "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers",
     "OriginShares", "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform",
     "WholeLayers", "exact_alloc", "full_heads",
+    "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
+    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllHeld", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread",
+    "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
+    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw",
+    "Reciprocal", "RoleBudgets", "RoundRobin", "ShortRowsWhole", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc",
+    "full_heads",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from kvjax.evidence.query_spread import QuerySpread
 from kvjax.evidence.record import STANDARD, Evidence, concatenate, empty, missing, observe, of_layer, ordered, restrict, union
 from kvjax.evidence.residual_cosine import ResidualCosine
 from kvjax.evidence.tempered import Tempered
+from kvjax.evidence.skewed_queries import SkewedQueries
 from kvjax.evidence.window_queries import WindowQueries
 
 __all__ = [
@@ -24,4 +25,9 @@ __all__ = [
     "LowRows", "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMax",
     "QueryMoments", "QuerySpread", "RawKeys", "ResidualCosine", "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries",
     "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
+    "LowRows", "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments",
+    "QuerySpread", "RawKeys", "ResidualCosine", "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries", "concatenate",
+    "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments", "QuerySpread",
+    "RawKeys", "ResidualCosine", "STANDARD", "Shape", "SkewedQueries", "Tempered", "Tokens", "WindowQueries", "concatenate",
+    "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

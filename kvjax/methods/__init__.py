@@ -35,6 +35,7 @@ from kvjax.methods.keepkv import keepkv
 from kvjax.methods.infllm import infllm
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.keyformer import keyformer
+from kvjax.methods.infinigen import infinigen
 from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
 from kvjax.methods.kvmerger import kvmerger
@@ -47,6 +48,7 @@ from kvjax.methods.local_window import local_window
 from kvjax.methods.lococo import lococo
 from kvjax.methods.mikv import mikv
 from kvjax.methods.minference import minference
+from kvjax.methods.mpcache import mpcache
 from kvjax.methods.nacl import nacl
 from kvjax.methods.neo import neo
 from kvjax.methods.non_causal_attention import non_causal_attention
@@ -62,6 +64,7 @@ from kvjax.methods.random_attention import random_attention
 from kvjax.methods.rkv import rkv
 from kvjax.methods.roco import roco
 from kvjax.methods.scissorhands import scissorhands
+from kvjax.methods.shadowkv import shadowkv
 from kvjax.methods.simlayerkv import simlayerkv
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.squeeze_attention import squeeze_attention
@@ -84,6 +87,18 @@ __all__ = [
     "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant",
     "zeromerge", "zipcache",
 ]  # fmt: skip
+    "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
+    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fastdecode", "finch", "full", "h2o", "hcattention",
+    "heterocache", "infllm", "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction",
+    "local_window", "minference", "nacl", "neo", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
+    "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
+    "tova", "triattention", "trim_kv", "zeromerge",
+    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fasa", "finch", "full", "h2o", "hcattention", "heterocache",
+    "keydiff", "keyformer", "infinigen", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window",
+    "mpcache", "nacl", "non_causal_attention", "omnikv", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random",
+    "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
+    "tova", "triattention", "trim_kv", "zeromerge",
+]
 
 
 def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:

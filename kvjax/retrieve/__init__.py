@@ -9,7 +9,10 @@ from kvjax.retrieve.filter_layers import FilterLayers, Probabilities, RawLogits
 from kvjax.retrieve.far_blocks import FarBlocks
 from kvjax.retrieve.full_attention import FullAttention
 from kvjax.retrieve.host_rows import HostRows
+from kvjax.retrieve.landmarks import Landmarks
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
+from kvjax.retrieve.speculated import Speculated
+from kvjax.retrieve.two_levels import TwoLevels
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
@@ -17,4 +20,15 @@ __all__ = [
     "Interleaved", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean",
     "SetPerQueryHead", "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput",
     "ZeroQuery",
+    "Clusters", "Dominant", "DominantChannels", "FilterLayers", "FullAttention", "HalfSplit", "Interleaved", "MaskHeads",
+    "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean", "SetPerQueryHead", "SharedPages",
+    "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
+    "Clusters", "FarBlocks", "FullAttention", "HostRows", "MaskHeads", "OwnPages", "PivotRefresh", "Renormalized",
+    "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized",
+    "ZeroOutput", "ZeroQuery",
+    "Sliding", "TopP", "TopPages", "Tumbling", "TwoLevels", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
+    "Clusters", "Dominant", "DominantChannels", "FilterLayers", "FullAttention", "HalfSplit", "Interleaved", "Landmarks",
+    "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean", "SetPerQueryHead",
+    "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling", "TwoLevels", "UnionOfGroup", "Unnormalized",
+    "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

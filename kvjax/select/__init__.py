@@ -1,5 +1,6 @@
 """Selectors: scores and budgets → which slots stay."""
 
+from kvjax.select.at_least import AtLeast
 from kvjax.select.block_share import BlockShare
 from kvjax.select.chunks import Chunks
 from kvjax.select.dense import DenseAndTop
@@ -15,5 +16,6 @@ from kvjax.select.two_stages import TwoStages
 
 __all__ = [
     "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "Runs",
+    "AtLeast", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "HeavyRecent",
     "SinksAndRecent", "TopK", "TwoStages",
 ]  # fmt: skip
