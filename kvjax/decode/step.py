@@ -75,13 +75,20 @@ def _slots(cache: KVCache, positions: Int32[Array, "b t"], count: Int32[Array, "
     return cache.replace(length=cache.length + count[:, None], **pools)
 
 
-def _attend(inputs: AttentionInputs, *, spec: Spec, cache: KVCache, layer: int, tokens, positions, count):
-    """Append, then attend over everything: the seam of one layer. Gives back what it leaves to scorers if slots will be evicted."""
+def _attend(inputs: AttentionInputs, after=None, *, spec: Spec, cache: KVCache, layer: int, tokens, positions, count):
+    """Append, then attend over everything: the seam of one layer. Gives back what it leaves to scorers if slots will be evicted.
+
+    With `after`, what was given back last, another layer's queries read what has been appended: nothing is written.
+    """
     context = AttendContext(
         layer=layer, positions=positions, window=spec.decoder.windows[layer], padded_slots=spec.padded_slots,
         encode=spec.encode.at(layer), rope=spec.decoder.rope,
     )  # fmt: skip
     placed = context.encode.positions.inputs(inputs)
+    if after is not None:
+        out, _, read = spec.retrieve.at(layer).attend(placed, after[0], context)
+        (out, _), read = _after_reading((out, None), read)
+        return out, (read, after[1])
     cache = context.encode.append(cache, placed, context, count)
     out, lse, cache = spec.retrieve.at(layer).attend(placed, cache, context)
     left = None

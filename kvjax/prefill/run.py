@@ -24,11 +24,21 @@ from kvjax.types import Keys, Values
 
 @partial(jax.jit, static_argnames=("decoder", "window", "attention"), donate_argnames=("x", "k", "v", "evidence", "memory"))
 def _layer(weights, x, k, v, evidence, memory, needs, ids, offset, end, *, decoder, window, attention):
-    """One layer over one chunk of a prompt; k and v are the layer's whole buffers, filled up to the chunk, memory its attention's."""
+    """One layer over one chunk of a prompt; k and v are the layer's whole buffers, filled up to the chunk."""
     at = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
     count = jnp.clip(end - offset, 0, x.shape[1])
 
-    def attend(inputs: AttentionInputs):
+    def read_again(inputs: AttentionInputs, keys: Keys, values: Values):
+        own_k, own_v = (jax.lax.dynamic_slice_in_dim(y, offset, inputs.k.shape[2], axis=2) for y in (keys, values))
+        out, _, _ = attention.attend_after(
+            memory, inputs.replace(k=own_k, v=own_v), keys, values, ids=ids, offset=offset, count=count, window=window,
+            rope=decoder.rope,
+        )  # fmt: skip
+        return out
+
+    def attend(inputs: AttentionInputs, after=None):
+        if after is not None:  # another layer's queries over the keys and values just stored
+            return read_again(inputs, *after[:2]), after
         keys = jax.lax.dynamic_update_slice_in_dim(k, inputs.k.astype(k.dtype), offset, axis=2)
         values = jax.lax.dynamic_update_slice_in_dim(v, inputs.v.astype(v.dtype), offset, axis=2)
         out, block, left = attention.attend_after(
