@@ -31,20 +31,9 @@ from kvjax.allocate.variance import (
 from kvjax.allocate.whole_layers import WholeLayers
 
 __all__ = [
-    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Everything",
-    "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
+    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllHeld", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread",
+    "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
     "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares", "Pyramid",
     "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ShortRowsWhole", "ThreeGroups", "Uniform", "WholeLayers",
     "exact_alloc", "full_heads",
-    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread",
-    "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax",
-    "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers",
-    "OriginShares", "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform",
-    "WholeLayers", "exact_alloc", "full_heads",
-    "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
-    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllHeld", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread",
-    "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
-    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw",
-    "Reciprocal", "RoleBudgets", "RoundRobin", "ShortRowsWhole", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc",
-    "full_heads",
 ]  # fmt: skip

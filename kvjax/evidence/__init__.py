@@ -23,11 +23,6 @@ from kvjax.evidence.window_queries import WindowQueries
 __all__ = [
     "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LocalMass",
     "LowRows", "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMax",
-    "QueryMoments", "QuerySpread", "RawKeys", "ResidualCosine", "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries",
-    "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
-    "LowRows", "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments",
-    "QuerySpread", "RawKeys", "ResidualCosine", "STANDARD", "Shape", "Tempered", "Tokens", "WindowQueries", "concatenate",
-    "Moments", "Need", "OfGroupMax", "OfGroupMean", "PerToken", "Probed", "ProjectedValueNorm", "QueryMoments", "QuerySpread",
-    "RawKeys", "ResidualCosine", "STANDARD", "Shape", "SkewedQueries", "Tempered", "Tokens", "WindowQueries", "concatenate",
-    "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
+    "QueryMoments", "QuerySpread", "RawKeys", "ResidualCosine", "STANDARD", "Shape", "SkewedQueries", "Tempered", "Tokens",
+    "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "ordered", "restrict", "union",
 ]  # fmt: skip

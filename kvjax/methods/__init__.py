@@ -80,25 +80,13 @@ from kvjax.methods.zipcache import zipcache
 __all__ = [
     "ada_expected", "adakv", "arkv", "asymkv", "attention_matching", "cake", "cam", "chunkkv", "compactor", "compresskv",
     "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention",
-    "expected_attention", "fasa", "fastdecode", "finch", "full", "gear", "h2o", "hcattention", "heterocache", "infllm", "keepkv",
-    "keydiff", "keyformer", "kivi", "knorm", "kvmerger", "kvquant", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction",
-    "local_window", "lococo", "mikv", "minference", "nacl", "neo", "non_causal_attention", "omnikv", "pyramid_keydiff",
-    "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco", "scissorhands",
-    "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant",
-    "zeromerge", "zipcache",
+    "expected_attention", "fasa", "fastdecode", "finch", "full", "gear", "h2o", "hcattention", "heterocache", "infinigen",
+    "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvmerger", "kvquant", "kvzip", "lagkv", "layer_defensive_kv",
+    "lazy_eviction", "local_window", "lococo", "mikv", "minference", "mpcache", "nacl", "neo", "non_causal_attention", "omnikv",
+    "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco",
+    "scissorhands", "shadowkv", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention",
+    "trim_kv", "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
-    "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
-    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fastdecode", "finch", "full", "h2o", "hcattention",
-    "heterocache", "infllm", "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction",
-    "local_window", "minference", "nacl", "neo", "non_causal_attention", "pyramid_keydiff", "pyramidkv", "qfilters", "quest",
-    "random", "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
-    "tova", "triattention", "trim_kv", "zeromerge",
-    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fasa", "finch", "full", "h2o", "hcattention", "heterocache",
-    "keydiff", "keyformer", "infinigen", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window",
-    "mpcache", "nacl", "non_causal_attention", "omnikv", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random",
-    "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm",
-    "tova", "triattention", "trim_kv", "zeromerge",
-]
 
 
 def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:

@@ -17,18 +17,7 @@ from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
     "Clusters", "Dominant", "DominantChannels", "FarBlocks", "FilterLayers", "FullAttention", "HalfSplit", "HostRows",
-    "Interleaved", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean",
-    "SetPerQueryHead", "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput",
-    "ZeroQuery",
-    "Clusters", "Dominant", "DominantChannels", "FilterLayers", "FullAttention", "HalfSplit", "Interleaved", "MaskHeads",
-    "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean", "SetPerQueryHead", "SharedPages",
-    "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
-    "Clusters", "FarBlocks", "FullAttention", "HostRows", "MaskHeads", "OwnPages", "PivotRefresh", "Renormalized",
-    "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized",
-    "ZeroOutput", "ZeroQuery",
-    "Sliding", "TopP", "TopPages", "Tumbling", "TwoLevels", "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
-    "Clusters", "Dominant", "DominantChannels", "FilterLayers", "FullAttention", "HalfSplit", "Interleaved", "Landmarks",
-    "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean", "SetPerQueryHead",
-    "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling", "TwoLevels", "UnionOfGroup", "Unnormalized",
-    "ZeroOutput", "ZeroQuery",
+    "Interleaved", "Landmarks", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized",
+    "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling", "TwoLevels",
+    "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

@@ -46,12 +46,9 @@ from kvjax.score.worst_case import WorstCase
 __all__ = [
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries",
     "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread",
-    "LastQuery", "LevelledWindow", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NewestAttention", "NoPool",
+    "LastQuery", "LevelledWindow", "LookOnce", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NewestAttention", "NoPool",
     "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit",
     "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention",
     "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "TemperedAttention", "ValueWeighted",
-    "LastQuery", "LevelledWindow", "LookOnce", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
-    "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction",
-    "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted",
     "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
 ]  # fmt: skip

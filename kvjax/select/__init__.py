@@ -15,7 +15,6 @@ from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
 __all__ = [
-    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "Runs",
-    "AtLeast", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "HeavyRecent",
+    "AtLeast", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "Runs",
     "SinksAndRecent", "TopK", "TwoStages",
 ]  # fmt: skip
