@@ -5,6 +5,15 @@ Stages: score Recency · allocate FullHeads(pattern) · select TopK(sinks, recen
 Which heads are full is learned by `kvjax train duo_attention` (`kvjax.train.learners.DuoAttention`) and kept as an artefact.
 Differs: a prompt is read whole, every head attending to all of it; the release can feed it in pieces, and a streaming head then
 sees a cut past. Ties are broken by position, not by noise.
+
+BibTeX:
+    @misc{xiao2024duoattention, title={DuoAttention: Efficient Long-Context LLM Inference with Retrieval and Streaming Heads},
+      author={Guangxuan Xiao and others}, year={2024}, eprint={2410.10819}, archivePrefix={arXiv}}
+
+Example:
+    pattern = np.arange(lm.decoder.layers * lm.decoder.heads).reshape(lm.decoder.layers, -1) % 2 == 0
+    policy = kvjax.methods.duo_attention(pattern)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from typing import Any

@@ -5,6 +5,14 @@ Stages: score Reconstruction(RepeatedContext) · allocate AcrossModel, or Unifor
 The prompt is read a second time: `pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids), policy)`, then compress.
 Differs: the first `system` tokens stay and count inside the budget, which is kept exactly with at least a slot a head (the release
 keeps what lies strictly above a threshold, one pair less, and may leave a head without context); the wording of the request.
+
+BibTeX:
+    @misc{kim2025kvzip, title={KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction},
+      author={Jang-Hyun Kim and others}, year={2025}, eprint={2505.23416}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.kvzip(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.allocate import AcrossModel

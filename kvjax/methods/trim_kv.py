@@ -5,6 +5,16 @@ Stages: score Retention(gate) · select TopK(recent) · when a head holds `buffe
 Attention knows no decay when it is served; training adds (t - i) log β_i to its logits (`kvjax.train.forward`).
 Gates are learned by `kvjax train trim_kv` (`kvjax.train.learners.TrimKV`) and kept as an artefact.
 Differs: a prompt longer than the budget is cut to it at once; the release lets it stand below budget + buffer tokens.
+
+BibTeX:
+    @misc{bui2025trimkv, title={Cache What Lasts: Token Retention for Memory-Bounded KV Cache in LLMs},
+      author={Ngoc Bui and others}, year={2025}, eprint={2512.03324}, archivePrefix={arXiv}}
+
+Example:
+    kind = kvjax.gates.RetentionGate(heads=lm.decoder.heads)
+    gate = kvjax.gates.init_gate(kind, jax.random.key(0), lm.decoder)
+    policy = kvjax.methods.trim_kv(gate, budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from jaxtyping import PyTree
