@@ -39,7 +39,7 @@ def for_any_model(name: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", filter(for_any_model, kvjax.methods.names()))
+@pytest.mark.parametrize("name", [name for name in kvjax.methods.names() if for_any_model(name)])
 def test_each_example_runs(name, lm):
     scope = {
         "kvjax": kvjax, "jax": jax, "jnp": jax.numpy, "np": np, "lm": lm, "ids": ids_of(200),
