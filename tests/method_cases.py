@@ -24,7 +24,7 @@ class MethodCase:
 
     Attributes:
         build: a policy whose heads hold `budget` slots of the prompt on average, or as few as it can.
-        keeps_all: whether it keeps every token, whatever the budget.
+        keeps_all: whether it keeps every token, or as many as it likes, whatever the budget.
         unbounded: heads (layer, head) that take a slot for every decoded token although others are cut.
         held: slots of a head after so many decoded tokens, less those after the prompt, where cuts go below the budget.
     """
@@ -98,6 +98,10 @@ def arkv_held(new: int) -> int:
     for _ in range(new):
         held = held + 1 if held < 40 else 8 + 33 * 3 // 4
     return held - 40
+def _pyramid_infer(budget: int | float) -> kvjax.Policy:
+    """As steep as it can be, after a whole prefill; its first layer keeps everything all the same."""
+    whole = PROMPT <= (budget if isinstance(budget, int) else PROMPT * budget)
+    return kvjax.methods.pyramid_infer(p=1.0 if whole else 0.0, recent=0.05, least=1, leave=False)
 
 
 _methods = kvjax.methods
@@ -134,6 +138,7 @@ CASES = {
     "mikv": _without_budget(partial(_methods.mikv, group=8)),
     "minference": _without_budget(_methods.minference),
     "neo": _small(_methods.neo, longest=0),
+    "pyramid_infer": MethodCase(_pyramid_infer, keeps_all=True, unbounded=tuple(np.ndindex(SHAPE))),
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),
     "q4_persistent": _without_budget(partial(_methods.q4_persistent, group=8)),

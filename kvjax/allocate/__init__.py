@@ -5,6 +5,7 @@ from kvjax.allocate.adaptive import Adaptive
 from kvjax.allocate.all_held import AllHeld
 from kvjax.allocate.adaptive_rounded import AdaptiveRounded
 from kvjax.allocate.by_layer import AllocateByLayer, Everything
+from kvjax.allocate.cosine_decay import CosineDecay
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.forced import ForcedFirst
 from kvjax.allocate.full_heads import FullHeads, full_heads
@@ -36,4 +37,8 @@ __all__ = [
     "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares", "Pyramid",
     "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ShortRowsWhole", "ThreeGroups", "Uniform", "WholeLayers",
     "exact_alloc", "full_heads",
+    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "CosineDecay",
+    "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
+    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw",
+    "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
 ]  # fmt: skip

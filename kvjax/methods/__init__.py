@@ -53,6 +53,7 @@ from kvjax.methods.nacl import nacl
 from kvjax.methods.neo import neo
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.omnikv import omnikv
+from kvjax.methods.pyramid_infer import pyramid_infer
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
 from kvjax.methods.q4_persistent import q4_persistent
@@ -87,6 +88,13 @@ __all__ = [
     "scissorhands", "shadowkv", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention",
     "trim_kv", "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
+    "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
+    "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention", "heterocache", "keydiff",
+    "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
+    "non_causal_attention", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention",
+    "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv",
+    "zeromerge",
+]
 
 
 def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:

@@ -7,6 +7,7 @@ from kvjax.select.dense import DenseAndTop
 from kvjax.select.each_chunk import EachChunk
 from kvjax.select.fixed import Fixed
 from kvjax.select.forced import ForcedTopK
+from kvjax.select.group_shares import GroupShares
 from kvjax.select.heavy_recent import HeavyRecent
 from kvjax.select.runs import Runs
 from kvjax.select.sinks_and_recent import SinksAndRecent
@@ -16,5 +17,6 @@ from kvjax.select.two_stages import TwoStages
 
 __all__ = [
     "AtLeast", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "Runs",
+    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "GroupShares", "HeavyRecent",
     "SinksAndRecent", "TopK", "TwoStages",
 ]  # fmt: skip
