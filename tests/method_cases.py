@@ -7,6 +7,7 @@ from functools import cache, partial
 import numpy as np
 
 import kvjax
+from kvjax.head_rules import Rule
 from tests.artefacts import toy
 
 #: Tokens of the prompt that budgets are meant for; layers and KV heads of the toy model.
@@ -98,6 +99,15 @@ def arkv_held(new: int) -> int:
     for _ in range(new):
         held = held + 1 if held < 40 else 8 + 33 * 3 // 4
     return held - 40
+def _fastgen(budget: int | float) -> kvjax.Policy:
+    """Heavy hitters and a window in every head, which together hold the budget; everything where it is the prompt's length."""
+    slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+    window = max(0, (slots - 4) // 2)
+    rule = Rule(heavy=(slots - 4 - window) / PROMPT, window=window / PROMPT) if slots > 6 else Rule()
+    rules = (Rule(full=True) if slots >= PROMPT else rule,)
+    return kvjax.methods.fastgen(rules=rules, sinks=min(4, slots), new=0)
+
+
 def _pyramid_infer(budget: int | float) -> kvjax.Policy:
     """As steep as it can be, after a whole prefill; its first layer keeps everything all the same."""
     whole = PROMPT <= (budget if isinstance(budget, int) else PROMPT * budget)
@@ -120,6 +130,7 @@ CASES = {
     "defensive_kv": _small(_methods.defensive_kv, window=8),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
     "fasa": _without_budget(partial(_methods.fasa, FEW_PAIRS, heads=2, head_dim=16, tokens=24)),
+    "fastgen": MethodCase(_fastgen),
     "finch": _small(_methods.finch, window=8),
     "full": _without_budget(_methods.full),
     "gear": _without_budget(partial(_methods.gear, key_group=8, value_group=8, buffer=16)),

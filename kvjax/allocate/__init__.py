@@ -9,6 +9,7 @@ from kvjax.allocate.cosine_decay import CosineDecay
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.forced import ForcedFirst
 from kvjax.allocate.full_heads import FullHeads, full_heads
+from kvjax.allocate.head_rules import RuleSlots
 from kvjax.allocate.layer_weights import LayerWeights
 from kvjax.allocate.lazy_layers import LazyLayers
 from kvjax.allocate.origin_shares import OriginShares
@@ -40,5 +41,5 @@ __all__ = [
     "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "CosineDecay",
     "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
     "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw",
-    "Reciprocal", "RoleBudgets", "RoundRobin", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
+    "Reciprocal", "RoleBudgets", "RoundRobin", "RuleSlots", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.fasa import fasa
 from kvjax.methods.fastdecode import fastdecode
+from kvjax.methods.fastgen import fastgen
 from kvjax.methods.finch import finch
 from kvjax.methods.full import full
 from kvjax.methods.gear import gear
@@ -89,8 +90,8 @@ __all__ = [
     "trim_kv", "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
     "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
-    "dapq", "defensive_kv", "duo_attention", "expected_attention", "finch", "full", "h2o", "hcattention", "heterocache", "keydiff",
-    "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
+    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fastgen", "finch", "full", "h2o", "hcattention", "heterocache",
+    "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
     "non_causal_attention", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention",
     "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv",
     "zeromerge",

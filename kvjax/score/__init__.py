@@ -7,6 +7,7 @@ from kvjax.score.drawn import Drawn
 from kvjax.score.expected import ExpectedAttention
 from kvjax.score.fading import FadingAttention
 from kvjax.score.geometry import KeyDiff
+from kvjax.score.head_rules import HeadRules
 from kvjax.score.heads import AllMax, AllMean, GroupMax, GroupMean
 from kvjax.score.in_blocks import BlockKeyDiff, ChunkKeyDiff
 from kvjax.score.lag import LagSpread
@@ -52,9 +53,9 @@ __all__ = [
     "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention",
     "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "TemperedAttention", "ValueWeighted",
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
-    "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery",
-    "LateAttention", "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
-    "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency", "RecentOnTop", "Reconstruction",
-    "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "TemperedAttention", "ValueWeighted",
-    "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
+    "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "HeadRules", "KeyDiff", "KeyNorm", "LagSpread",
+    "LastQuery", "LateAttention", "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention",
+    "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency",
+    "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean",
+    "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from kvjax.select.forced import ForcedTopK
 from kvjax.select.group_shares import GroupShares
 from kvjax.select.heavy_recent import HeavyRecent
 from kvjax.select.runs import Runs
+from kvjax.select.kinds_and_best import KindsAndBest
 from kvjax.select.sinks_and_recent import SinksAndRecent
 from kvjax.select.sampled import BestAndSampled
 from kvjax.select.topk import TopK
@@ -18,5 +19,5 @@ from kvjax.select.two_stages import TwoStages
 __all__ = [
     "AtLeast", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "Runs",
     "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "GroupShares", "HeavyRecent",
-    "SinksAndRecent", "TopK", "TwoStages",
+    "KindsAndBest", "SinksAndRecent", "TopK", "TwoStages",
 ]  # fmt: skip
