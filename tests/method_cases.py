@@ -160,6 +160,7 @@ CASES = {
     "scissorhands": _small(_methods.scissorhands, window=32, drop=4),
     "shadowkv": _without_budget(partial(_methods.shadowkv, rank=12, tokens=24, outliers=2, local=1)),
     "simlayerkv": MethodCase(_simlayerkv),
+    "sirllm": _small(_methods.sirllm, recent=8, turn=4, positions=kvjax.encode.Absolute()),
     "snapkv": _small(_methods.snapkv, window=8),
     "think": _without_budget(partial(_methods.think, recent=16, window=16)),
     "triattention": _small(_methods.triattention, interval=4),

@@ -68,6 +68,7 @@ from kvjax.methods.roco import roco
 from kvjax.methods.scissorhands import scissorhands
 from kvjax.methods.shadowkv import shadowkv
 from kvjax.methods.simlayerkv import simlayerkv
+from kvjax.methods.sirllm import sirllm
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.squeeze_attention import squeeze_attention
 from kvjax.methods.streaming_llm import streaming_llm
@@ -93,8 +94,8 @@ __all__ = [
     "dapq", "defensive_kv", "duo_attention", "expected_attention", "fastgen", "finch", "full", "h2o", "hcattention", "heterocache",
     "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
     "non_causal_attention", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention",
-    "rkv", "roco", "scissorhands", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention", "trim_kv",
-    "zeromerge",
+    "rkv", "roco", "scissorhands", "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention",
+    "trim_kv", "zeromerge",
 ]
 
 

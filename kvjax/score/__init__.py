@@ -40,6 +40,7 @@ from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.seldom_low import SeldomLow
 from kvjax.score.steady_mean import SteadyMean
 from kvjax.score.step_attention import StepAttention
+from kvjax.score.surprise import Surprise
 from kvjax.score.tempered import TemperedAttention
 from kvjax.score.value_weighted import ValueWeighted
 from kvjax.score.window import WindowAttention
@@ -57,5 +58,6 @@ __all__ = [
     "LastQuery", "LateAttention", "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention",
     "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency",
     "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean",
-    "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
+    "Surprise", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase",
+    "per_slot",
 ]  # fmt: skip

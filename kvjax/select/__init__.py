@@ -1,6 +1,7 @@
 """Selectors: scores and budgets → which slots stay."""
 
 from kvjax.select.at_least import AtLeast
+from kvjax.select.best_and_recent import BestAndRecent
 from kvjax.select.block_share import BlockShare
 from kvjax.select.chunks import Chunks
 from kvjax.select.dense import DenseAndTop
@@ -20,4 +21,6 @@ __all__ = [
     "AtLeast", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "Runs",
     "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "GroupShares", "HeavyRecent",
     "KindsAndBest", "SinksAndRecent", "TopK", "TwoStages",
+    "BestAndRecent", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "GroupShares",
+    "HeavyRecent", "KindsAndBest", "SinksAndRecent", "TopK", "TwoStages",
 ]  # fmt: skip
