@@ -5,6 +5,7 @@ from kvjax.allocate.adaptive import Adaptive
 from kvjax.allocate.all_held import AllHeld
 from kvjax.allocate.adaptive_rounded import AdaptiveRounded
 from kvjax.allocate.by_layer import AllocateByLayer, Everything
+from kvjax.allocate.composites import Composites
 from kvjax.allocate.cosine_decay import CosineDecay
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.forced import ForcedFirst
@@ -42,4 +43,9 @@ __all__ = [
     "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
     "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw",
     "Reciprocal", "RoleBudgets", "RoundRobin", "RuleSlots", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
+    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Composites",
+    "CosineDecay", "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax",
+    "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid",
+    "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "RuleSlots", "ThreeGroups", "Uniform", "WholeLayers",
+    "exact_alloc", "full_heads",
 ]  # fmt: skip

@@ -41,6 +41,7 @@ from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
 from kvjax.methods.kvmerger import kvmerger
 from kvjax.methods.kvquant import kvquant
+from kvjax.methods.kvcompose import kvcompose
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
@@ -92,10 +93,10 @@ __all__ = [
 ]  # fmt: skip
     "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
     "dapq", "defensive_kv", "duo_attention", "expected_attention", "fastgen", "finch", "full", "h2o", "hcattention", "heterocache",
-    "keydiff", "keyformer", "kivi", "knorm", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "nacl",
-    "non_causal_attention", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random", "random_attention",
-    "rkv", "roco", "scissorhands", "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm", "tova", "triattention",
-    "trim_kv", "zeromerge",
+    "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window",
+    "nacl", "non_causal_attention", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random",
+    "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm",
+    "tova", "triattention", "trim_kv", "zeromerge",
 ]
 
 

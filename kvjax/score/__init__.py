@@ -44,6 +44,7 @@ from kvjax.score.surprise import Surprise
 from kvjax.score.tempered import TemperedAttention
 from kvjax.score.value_weighted import ValueWeighted
 from kvjax.score.window import WindowAttention
+from kvjax.score.with_heads_mean import WithHeadsMean
 from kvjax.score.worst_case import WorstCase
 
 __all__ = [
@@ -58,6 +59,6 @@ __all__ = [
     "LastQuery", "LateAttention", "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention",
     "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency",
     "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean",
-    "Surprise", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase",
-    "per_slot",
+    "Surprise", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WithHeadsMean",
+    "WorstCase", "per_slot",
 ]  # fmt: skip
