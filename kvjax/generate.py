@@ -5,7 +5,6 @@ from typing import Any
 from kvjax.cache.kv_cache import KVCache
 from kvjax.checks import check_new_tokens
 from kvjax.compress.run import compress
-from kvjax.compress.streaming import compressed_prefill
 from kvjax.decode.loop import Decoded, decode
 from kvjax.decode.sample import Greedy
 from kvjax.policy import Policy
@@ -41,5 +40,5 @@ def generate(
 def _read(lm: Any, ids: list[list[int]], policy: Policy, chunk: int | None) -> KVCache:
     """The compressed cache of prompts; their dense keys and values end with this call."""
     if policy.select.leaves:
-        return compressed_prefill(lm, ids, policy, chunk=chunk)
+        return prefill(lm, ids, streaming=policy, chunk=chunk)
     return compress(second_pass(lm, prefill(lm, ids, needs=policy, chunk=chunk), policy), policy)

@@ -99,6 +99,8 @@ def arkv_held(new: int) -> int:
     for _ in range(new):
         held = held + 1 if held < 40 else 8 + 33 * 3 // 4
     return held - 40
+
+
 def _fastgen(budget: int | float) -> kvjax.Policy:
     """Heavy hitters and a window in every head, which together hold the budget; everything where it is the prompt's length."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)

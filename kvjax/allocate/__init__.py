@@ -35,17 +35,8 @@ from kvjax.allocate.whole_layers import WholeLayers
 
 __all__ = [
     "AcrossModel", "Adaptive", "AdaptiveRounded", "AllHeld", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread",
-    "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
-    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares", "Pyramid",
-    "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ShortRowsWhole", "ThreeGroups", "Uniform", "WholeLayers",
-    "exact_alloc", "full_heads",
-    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "CosineDecay",
-    "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
-    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid", "PyramidRounded", "Raw",
-    "Reciprocal", "RoleBudgets", "RoundRobin", "RuleSlots", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
-    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Composites",
-    "CosineDecay", "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax",
-    "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "Pyramid",
-    "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "RuleSlots", "ThreeGroups", "Uniform", "WholeLayers",
-    "exact_alloc", "full_heads",
+    "Composites", "CosineDecay", "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax",
+    "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares",
+    "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "RuleSlots", "ShortRowsWhole", "ThreeGroups",
+    "Uniform", "WholeLayers", "exact_alloc", "full_heads",
 ]  # fmt: skip

@@ -39,9 +39,9 @@ from kvjax.methods.keyformer import keyformer
 from kvjax.methods.infinigen import infinigen
 from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
+from kvjax.methods.kvcompose import kvcompose
 from kvjax.methods.kvmerger import kvmerger
 from kvjax.methods.kvquant import kvquant
-from kvjax.methods.kvcompose import kvcompose
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
@@ -84,20 +84,13 @@ from kvjax.methods.zipcache import zipcache
 __all__ = [
     "ada_expected", "adakv", "arkv", "asymkv", "attention_matching", "cake", "cam", "chunkkv", "compactor", "compresskv",
     "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention",
-    "expected_attention", "fasa", "fastdecode", "finch", "full", "gear", "h2o", "hcattention", "heterocache", "infinigen",
-    "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvmerger", "kvquant", "kvzip", "lagkv", "layer_defensive_kv",
-    "lazy_eviction", "local_window", "lococo", "mikv", "minference", "mpcache", "nacl", "neo", "non_causal_attention", "omnikv",
-    "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco",
-    "scissorhands", "shadowkv", "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention",
-    "trim_kv", "turboquant", "zeromerge", "zipcache",
+    "expected_attention", "fasa", "fastdecode", "fastgen", "finch", "full", "gear", "h2o", "hcattention", "heterocache",
+    "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant", "kvzip", "lagkv",
+    "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "mikv", "minference", "mpcache", "nacl", "neo",
+    "non_causal_attention", "omnikv", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest",
+    "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv", "squeeze_attention",
+    "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
-    "ada_expected", "adakv", "cake", "cam", "chunkkv", "compactor", "compresskv", "critical_adakv", "criticalkv", "cur", "d2o",
-    "dapq", "defensive_kv", "duo_attention", "expected_attention", "fastgen", "finch", "full", "h2o", "hcattention", "heterocache",
-    "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window",
-    "nacl", "non_causal_attention", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "qfilters", "quest", "random",
-    "random_attention", "rkv", "roco", "scissorhands", "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm",
-    "tova", "triattention", "trim_kv", "zeromerge",
-]
 
 
 def info(name: str, *, head_dim: int = 128, dtype: str = "bfloat16") -> MethodInfo:

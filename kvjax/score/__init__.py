@@ -12,8 +12,8 @@ from kvjax.score.heads import AllMax, AllMean, GroupMax, GroupMean
 from kvjax.score.in_blocks import BlockKeyDiff, ChunkKeyDiff
 from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
-from kvjax.score.look_once import LookOnce
 from kvjax.score.late_attention import LateAttention
+from kvjax.score.look_once import LookOnce
 from kvjax.score.levelled import LevelledWindow
 from kvjax.score.leverage import WindowLeverage
 from kvjax.score.mean_variance import MeanAndVariance
@@ -48,17 +48,12 @@ from kvjax.score.with_heads_mean import WithHeadsMean
 from kvjax.score.worst_case import WorstCase
 
 __all__ = [
-    "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries",
-    "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread",
-    "LastQuery", "LevelledWindow", "LookOnce", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NewestAttention", "NoPool",
-    "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit",
-    "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention",
-    "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "TemperedAttention", "ValueWeighted",
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
     "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "HeadRules", "KeyDiff", "KeyNorm", "LagSpread",
-    "LastQuery", "LateAttention", "LevelledWindow", "MaxPool", "MeanAndVariance", "NoPool", "NonCausalAttention",
-    "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "QueryFilter", "Recency",
-    "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean",
-    "Surprise", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WithHeadsMean",
-    "WorstCase", "per_slot",
+    "LastQuery", "LateAttention", "LevelledWindow", "LookOnce", "MaxPool", "MeanAndVariance", "NeighbourLikeness",
+    "NewestAttention", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries",
+    "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy",
+    "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "Surprise",
+    "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WithHeadsMean", "WorstCase",
+    "per_slot",
 ]  # fmt: skip

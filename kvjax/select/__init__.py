@@ -10,17 +10,14 @@ from kvjax.select.fixed import Fixed
 from kvjax.select.forced import ForcedTopK
 from kvjax.select.group_shares import GroupShares
 from kvjax.select.heavy_recent import HeavyRecent
-from kvjax.select.runs import Runs
 from kvjax.select.kinds_and_best import KindsAndBest
+from kvjax.select.runs import Runs
 from kvjax.select.sinks_and_recent import SinksAndRecent
 from kvjax.select.sampled import BestAndSampled
 from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
 __all__ = [
-    "AtLeast", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK", "HeavyRecent", "Runs",
-    "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "GroupShares", "HeavyRecent",
-    "KindsAndBest", "SinksAndRecent", "TopK", "TwoStages",
-    "BestAndRecent", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "ForcedTopK", "GroupShares",
-    "HeavyRecent", "KindsAndBest", "SinksAndRecent", "TopK", "TwoStages",
+    "AtLeast", "BestAndRecent", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK",
+    "GroupShares", "HeavyRecent", "KindsAndBest", "Runs", "SinksAndRecent", "TopK", "TwoStages",
 ]  # fmt: skip

@@ -33,6 +33,8 @@ class GroupShares(Selector):
     """
 
     exact: ClassVar[bool] = False
+    reads_second: ClassVar[bool] = True
+    unbounded: ClassVar[bool] = True
     sinks: Number = 4
     share: Number = 0.2
     every: int = struct.field(pytree_node=False, default=16)

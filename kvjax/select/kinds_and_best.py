@@ -21,6 +21,8 @@ class KindsAndBest(Selector):
     """
 
     exact: ClassVar[bool] = False
+    reads_second: ClassVar[bool] = True
+    unbounded: ClassVar[bool] = True
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         del budget
