@@ -7,6 +7,7 @@ from functools import cache, partial
 import numpy as np
 
 import kvjax
+from kvjax.head_rules import Rule
 from tests.artefacts import toy
 
 #: Tokens of the prompt that budgets are meant for; layers and KV heads of the toy model.
@@ -24,7 +25,7 @@ class MethodCase:
 
     Attributes:
         build: a policy whose heads hold `budget` slots of the prompt on average, or as few as it can.
-        keeps_all: whether it keeps every token, whatever the budget.
+        keeps_all: whether it keeps every token, or as many as it likes, whatever the budget.
         unbounded: heads (layer, head) that take a slot for every decoded token although others are cut.
         held: slots of a head after so many decoded tokens, less those after the prompt, where cuts go below the budget.
     """
@@ -100,6 +101,21 @@ def arkv_held(new: int) -> int:
     return held - 40
 
 
+def _fastgen(budget: int | float) -> kvjax.Policy:
+    """Heavy hitters and a window in every head, which together hold the budget; everything where it is the prompt's length."""
+    slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+    window = max(0, (slots - 4) // 2)
+    rule = Rule(heavy=(slots - 4 - window) / PROMPT, window=window / PROMPT) if slots > 6 else Rule()
+    rules = (Rule(full=True) if slots >= PROMPT else rule,)
+    return kvjax.methods.fastgen(rules=rules, sinks=min(4, slots), new=0)
+
+
+def _pyramid_infer(budget: int | float) -> kvjax.Policy:
+    """As steep as it can be, after a whole prefill; its first layer keeps everything all the same."""
+    whole = PROMPT <= (budget if isinstance(budget, int) else PROMPT * budget)
+    return kvjax.methods.pyramid_infer(p=1.0 if whole else 0.0, recent=0.05, least=1, leave=False)
+
+
 _methods = kvjax.methods
 CASES = {
     "adakv": _small(_methods.adakv, window=8),
@@ -116,6 +132,7 @@ CASES = {
     "defensive_kv": _small(_methods.defensive_kv, window=8),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
     "fasa": _without_budget(partial(_methods.fasa, FEW_PAIRS, heads=2, head_dim=16, tokens=24)),
+    "fastgen": MethodCase(_fastgen),
     "finch": _small(_methods.finch, window=8),
     "full": _without_budget(_methods.full),
     "gear": _without_budget(partial(_methods.gear, key_group=8, value_group=8, buffer=16)),
@@ -134,6 +151,7 @@ CASES = {
     "mikv": _without_budget(partial(_methods.mikv, group=8)),
     "minference": _without_budget(_methods.minference),
     "neo": _small(_methods.neo, longest=0),
+    "pyramid_infer": MethodCase(_pyramid_infer, keeps_all=True, unbounded=tuple(np.ndindex(SHAPE))),
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),
     "q4_persistent": _without_budget(partial(_methods.q4_persistent, group=8)),
@@ -144,6 +162,7 @@ CASES = {
     "scissorhands": _small(_methods.scissorhands, window=32, drop=4),
     "shadowkv": _without_budget(partial(_methods.shadowkv, rank=12, tokens=24, outliers=2, local=1)),
     "simlayerkv": MethodCase(_simlayerkv),
+    "sirllm": _small(_methods.sirllm, recent=8, turn=4, positions=kvjax.encode.Absolute()),
     "snapkv": _small(_methods.snapkv, window=8),
     "think": _without_budget(partial(_methods.think, recent=16, window=16)),
     "triattention": _small(_methods.triattention, interval=4),

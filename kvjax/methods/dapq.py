@@ -11,7 +11,8 @@ BibTeX:
 
 Example:
     policy = kvjax.methods.dapq(budget=0.25)
-    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
+    pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids), policy)
+    out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy
