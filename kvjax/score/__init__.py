@@ -15,7 +15,6 @@ from kvjax.score.levelled import LevelledWindow
 from kvjax.score.leverage import WindowLeverage
 from kvjax.score.mean_variance import MeanAndVariance
 from kvjax.score.neighbours import NeighbourLikeness
-from kvjax.score.newest import NewestAttention
 from kvjax.score.non_causal import NonCausalAttention
 from kvjax.score.norm import KeyNorm
 from kvjax.score.per_slot import per_slot
@@ -43,11 +42,11 @@ from kvjax.score.window import WindowAttention
 from kvjax.score.worst_case import WorstCase
 
 __all__ = [
-    "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries",
-    "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread",
-    "LastQuery", "LevelledWindow", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NewestAttention", "NoPool",
-    "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit",
-    "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention",
-    "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "TemperedAttention", "ValueWeighted",
-    "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
+    "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
+    "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery",
+    "LevelledWindow", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
+    "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency",
+    "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow",
+    "SteadyMean", "StepAttention", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention",
+    "WindowLeverage", "WorstCase", "per_slot",
 ]  # fmt: skip
