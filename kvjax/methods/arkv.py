@@ -14,8 +14,8 @@ BibTeX:
       Long-Context Inference in {LLM}s}, journal={arXiv:2603.08727}, year={2026}}
 
 Example:
-    >>> kvjax.methods.arkv(budget=1024).encode.rule.window
-    32
+    policy = kvjax.methods.arkv(budget=128)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.allocate import OriginShares
