@@ -88,9 +88,9 @@ def convolution(slots: int) -> dict:
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     return {"kernel": 0.2 * draw(3, slots, 32, 5), "bias": 0.1 * draw(3, slots), "gamma": np.full(3, 0.5, np.float32)}
 def _arkv(budget: int | float) -> kvjax.Policy:
-    """A window that the budget exceeds."""
+    """A window that the budget holds."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)
-    return kvjax.methods.arkv(budget=slots, window=min(8, slots - 1))
+    return kvjax.methods.arkv(budget=slots, window=min(8, slots))
 
 
 def arkv_held(new: int) -> int:

@@ -77,6 +77,15 @@ def test_every_storage_comes_back(lm, pre, tmp_path, name):
     np.testing.assert_array_equal(goes_on(lm, cache, policy).logits, goes_on(lm, again, policy).logits)
 
 
+@pytest.mark.parametrize("name", ["asymkv", "mikv"])
+def test_caches_in_parts_come_back(lm, pre, tmp_path, name):
+    policy = policy_of(name)
+    cache = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=4, stop=()).cache
+    again = kvjax.load_cache(kvjax.save_cache(cache, tmp_path / "talk", lm, policy), lm, policy)
+    same(cache, again)
+    np.testing.assert_array_equal(goes_on(lm, cache, policy).logits, goes_on(lm, again, policy).logits)
+
+
 def test_values_behind_a_callback_come_back(lm, pre, tmp_path):
     policy = policy_of("snapkv").replace(encode=Stored(placement=ByCallback()))
     cache = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=4, stop=()).cache

@@ -4,6 +4,7 @@ import pytest
 
 import kvjax
 from experiments.policies import parse_budget, parse_policy, split_specs
+from kvjax.budget import EVERYTHING
 
 
 @pytest.mark.parametrize("text, value", [("256", 256), ("1", 1), ("0.5", 0.5), ("1.0", 1.0), (" 8 ", 8)])
@@ -31,11 +32,12 @@ def test_full_takes_no_budget():
 
 #: What a method cannot do without.
 ASKED_FOR = {"duo_attention": "artefact", "trim_kv": "artefact"}
+WHOLE_NUMBERS = ("arkv",)  # budgets in slots alone
 
 
 @pytest.mark.parametrize("name", sorted(set(kvjax.methods.names()) - set(ASKED_FOR)))
 def test_every_method_can_be_named(name):
-    assert parse_policy(name, 0.5).policy.budget in (0.5, 1.0)
+    assert parse_policy(name, 64 if name in WHOLE_NUMBERS else 0.5).policy.budget in (0.5, 1.0, EVERYTHING)
 
 
 @pytest.mark.parametrize("name", ASKED_FOR)

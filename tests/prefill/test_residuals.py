@@ -9,7 +9,7 @@ from kvjax.prefill.residuals import projected, rebuilt, residuals, stream_nbytes
 from tests.conftest import ids_of
 
 
-@pytest.mark.parametrize("stride, chunk", [(1, None), (2, 32), (None, None)])
+@pytest.mark.parametrize("stride, chunk", [(1, None), (2, 64), (None, None)])
 def test_what_is_rebuilt_is_the_prefill_to_the_bit(lm, stride, chunk):
     prompts, policy = [ids_of(90), ids_of(1, 1)], kvjax.methods.h2o(budget=20)
     want = kvjax.prefill(lm, prompts, needs=policy, chunk=chunk)
@@ -29,7 +29,7 @@ def test_what_was_evicted_comes_back(lm):
     np.testing.assert_array_equal(got.tokens, want.tokens)
 
 
-@pytest.mark.parametrize("chunk", [None, 32])
+@pytest.mark.parametrize("chunk", [None, 64])
 def test_two_projections_make_a_layers_keys_and_values(lm, chunk):
     ids = ids_of(90)
     pre, kept = kvjax.prefill(lm, ids, chunk=chunk), residuals(lm, ids, chunk=chunk)
