@@ -1,10 +1,11 @@
 """Passkeys: phrases of random words hidden in a text, repeated at its end; the repeated words are labelled.
 
-Source: DuoAttention, arXiv 2410.10819, section 2.2: 10 passkeys of 32 words at depths of 0.05 to 0.95. Differs: as many passkeys as
-fill a quarter of the text, of as many words as that leaves each; the words are our nouns.
+Source: DuoAttention, arXiv 2410.10819, section 2.2: 10 passkeys of 32 words at depths of 0.05 to 0.95. Differs: no more passkeys,
+and of no more words, than leave a quarter of the text to hide them in; the words are our nouns.
 """
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 from experiments.tasks.chat import encode_plain
@@ -23,28 +24,38 @@ def examples(lm: Any, text: str, *, count: int, length: int, seed: int) -> list[
         ValueError: `length` is too short for a passkey, or the text too short for `length`.
     """
     ids = encode_plain(lm, text)
-    return [_example(lm, ids, length, random.Random(f"{seed}/train/passkeys/{length}/{i}")) for i in range(count)]
+    return [_example(lm, ids, length, f"{seed}/train/passkeys/{length}/{i}") for i in range(count)]
 
 
-def _example(lm: Any, ids: list[int], length: int, draw: random.Random) -> Example:
-    keys = passkeys(length, draw)
-    hidden = [encode_plain(lm, f"\n\nRemember this. The {name} passkey is: {words}.\n\n") for name, words in keys]
-    asked = [(encode_plain(lm, f"\nThe {name} passkey is:"), encode_plain(lm, f" {words}.")) for name, words in keys]
-    asking = encode_plain(lm, "\n\nAll passkeys that were to be remembered:")
-    room = length - sum(map(len, hidden)) - sum(len(cue) + len(key) for cue, key in asked) - len(asking)
-    if not 0 < room <= len(ids):
-        raise ValueError(f"passkeys leave {room} of {length} tokens for text, of which there are {len(ids)}: change --length")
-    begin = draw.randrange(len(ids) - room + 1)
-    body = buried(ids[begin : begin + room], hidden, sorted(draw.uniform(0.05, 0.95) for _ in hidden))
-    tail = [(asking, False)] + [part for cue, key in asked for part in ((cue, False), (key, True))]
-    return joined([(body, False), *tail])
+def _example(lm: Any, ids: list[int], length: int, name: str) -> Example:
+    """The largest passkeys that leave a quarter of the text to hide them in."""
+    for number, words in sizes(length):
+        draw = random.Random(name)
+        hidden, tail = written(lm, number, words, draw)
+        room = length - sum(map(len, hidden)) - sum(len(part) for part, _ in tail)
+        if 0 < length // 4 <= room <= len(ids):
+            begin = draw.randrange(len(ids) - room + 1)
+            body = buried(ids[begin : begin + room], hidden, sorted(draw.uniform(0.05, 0.95) for _ in hidden))
+            return joined([(body, False), *tail])
+    raise ValueError(f"a passkey leaves {room} of {length} tokens for text, of which there are {len(ids)}: change --length")
 
 
-def passkeys(length: int, draw: random.Random) -> list[tuple[str, str]]:
-    """Names and words of passkeys that fit a text: a key hidden and repeated takes some four tokens a word, and twenty more."""
-    number = max(1, min(KEYS, length // 160))
-    words = max(2, min(LONGEST, (length // (2 * number) - 20) // 4))
-    return [(_ORDINALS[i], " ".join(draw.choice(WORDS) for _ in range(words))) for i in range(number)]
+def sizes(length: int) -> Iterator[tuple[int, int]]:
+    """(passkeys, words of each) from the largest on: first fewer words, then fewer passkeys."""
+    most = max(1, min(KEYS, length // 160))
+    words = max(2, min(LONGEST, (length // (2 * most) - 20) // 4))
+    yield from ((most, n) for n in range(words, 1, -1))
+    yield from ((number, 2) for number in range(most - 1, 0, -1))
+
+
+def written(lm: Any, number: int, words: int, draw: random.Random) -> tuple[list[list[int]], list[tuple[list[int], bool]]]:
+    """(the sentences to hide, the text's end: parts and whether they are labelled)."""
+    keys = [(name, " ".join(draw.choice(WORDS) for _ in range(words))) for name in _ORDINALS[:number]]
+    hidden = [encode_plain(lm, f"\n\nRemember this. The {name} passkey is: {key}.\n\n") for name, key in keys]
+    tail = [(encode_plain(lm, "\n\nAll passkeys that were to be remembered:"), False)]
+    for name, key in keys:
+        tail += [(encode_plain(lm, f"\nThe {name} passkey is:"), False), (encode_plain(lm, f" {key}."), True)]
+    return hidden, tail
 
 
 def buried(text: list[int], parts: list[list[int]], depths: list[float]) -> list[int]:
