@@ -31,7 +31,8 @@ def section(info: MethodInfo) -> str:
     stages = " · ".join(f"{slot} `{kind}`" for slot, kind in info.stages.items())
     arguments = ", ".join(name if default == "required" else f"{name}={default}" for name, default in info.parameters.items())
     lines = [
-        f"## {info.name}", "", f"**{info.title}**", "", f"`kvjax.methods.{info.name}({arguments})`", "", f"{info.keeps[:1].upper()}{info.keeps[1:]}.", "",
+        f"## {info.name}", "", f"**{info.title}**", "", f"`kvjax.methods.{info.name}({arguments})`", "",
+        f"{info.keeps[:1].upper()}{info.keeps[1:]}.", "",
         *([f"- Paper: {cited(info)}"] if info.paper or info.arxiv else []),
         f"- Acts: {info.acts}",
         f"- Stages: {stages}",
