@@ -7,12 +7,12 @@ itself before one goes; the release overwrites first. Shares of the length count
 (`split=True`: as the release). Means are over all observations, not the last 400; a head may hold what it kept of the prompt.
 
 BibTeX:
-@inproceedings{ge2024fastgen,
-  title={Model Tells You What to Discard: Adaptive {KV} Cache Compression for {LLMs}},
-  author={Ge, Suyu and Zhang, Yunan and Liu, Liyuan and Zhang, Minjia and Han, Jiawei and Gao, Jianfeng},
-  booktitle={International Conference on Learning Representations},
-  year={2024}
-}
+    @inproceedings{ge2024fastgen,
+      title={Model Tells You What to Discard: Adaptive {KV} Cache Compression for {LLMs}},
+      author={Ge, Suyu and Zhang, Yunan and Liu, Liyuan and Zhang, Minjia and Han, Jiawei and Gao, Jianfeng},
+      booktitle={International Conference on Learning Representations},
+      year={2024}
+    }
 
 Example:
     policy = kvjax.methods.fastgen(threshold=0.95, special=((1,),), punctuation=(11, 13), new=64)

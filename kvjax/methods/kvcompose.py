@@ -7,12 +7,12 @@ Both must fit the model's context.
 Differs: every layer keeps a slot a head at least; the k-th slots of a layer's heads, one composite, lie in the heads' own regions.
 
 BibTeX:
-@article{akulov2025kvcompose,
-  title={{KVCompose}: Efficient Structured {KV} Cache Compression with Composite Tokens},
-  author={Akulov, Dmitry and Sana, Mohamed and De Domenico, Antonio and Si Salem, Tareq and Piovesan, Nicola and Ayed, Fadhel},
-  journal={arXiv preprint arXiv:2509.05165},
-  year={2025}
-}
+    @article{akulov2025kvcompose,
+      title={{KVCompose}: Efficient Structured {KV} Cache Compression with Composite Tokens},
+      author={Akulov, Dmitry and Sana, Mohamed and De Domenico, Antonio and Si Salem, Tareq and Piovesan, Nicola and Ayed, Fadhel},
+      journal={arXiv preprint arXiv:2509.05165},
+      year={2025}
+    }
 
 Example:
     policy = kvjax.methods.kvcompose(budget=0.3)

@@ -7,12 +7,12 @@ Differs: a group of decoded tokens is judged by the 1 + R rows that follow it, w
 each slot keeps their sum.
 
 BibTeX:
-@inproceedings{yang2024pyramidinfer,
-  title={PyramidInfer: Pyramid {KV} Cache Compression for High-throughput {LLM} Inference},
-  author={Yang, Dongjie and Han, Xiaodong and Gao, Yan and Hu, Yao and Zhang, Shilin and Zhao, Hai},
-  booktitle={Findings of the Association for Computational Linguistics: ACL 2024},
-  year={2024}
-}
+    @inproceedings{yang2024pyramidinfer,
+      title={PyramidInfer: Pyramid {KV} Cache Compression for High-throughput {LLM} Inference},
+      author={Yang, Dongjie and Han, Xiaodong and Gao, Yan and Hu, Yao and Zhang, Shilin and Zhao, Hai},
+      booktitle={Findings of the Association for Computational Linguistics: ACL 2024},
+      year={2024}
+    }
 
 Example:
     policy = kvjax.methods.pyramid_infer(p=0.8)

@@ -7,17 +7,17 @@ Differs: turns have one length, `turn`, known beforehand, and the prompt is the 
 the next. A turn of one token scores 0. Surprisals are in nats.
 
 BibTeX:
-@inproceedings{yao2024sirllm,
-  title={{SirLLM}: Streaming Infinite Retentive {LLM}},
-  author={Yao, Yao and Li, Zuchao and Zhao, Hai},
-  booktitle={Proceedings of the 62nd Annual Meeting of the Association for Computational Linguistics},
-  year={2024}
-}
+    @inproceedings{yao2024sirllm,
+      title={{SirLLM}: Streaming Infinite Retentive {LLM}},
+      author={Yao, Yao and Li, Zuchao and Zhao, Hai},
+      booktitle={Proceedings of the 62nd Annual Meeting of the Association for Computational Linguistics},
+      year={2024}
+    }
 
 Example:
-    policy = kvjax.methods.sirllm(budget=256, recent=32, turn=16, eta=0.7)
+    policy = kvjax.methods.sirllm(budget=64, recent=16, turn=16, eta=0.7)
     cache = kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy)
-    cache = kvjax.extend(lm, cache, turn_of_16_tokens, policy).cache
+    cache = kvjax.extend(lm, cache, ids[:16], policy).cache
 """
 
 from typing import Any
