@@ -1,9 +1,8 @@
 """Stages crossed with each other, on kvjax and written out (`tests.crossings.slow`): kept sets exactly, numbers to 1e-5.
 
-Every run takes a scorer, an allocator, a merger and a schedule. A few run always: each allocator and merger after the prompt, each
-merger and each schedule while decoding. The slow tests take every scorer through every allocator and every merger after the prompt,
-and every scorer and every merger through every schedule while decoding. All quadruples together would be some thirty thousand
-programs.
+Every run takes a scorer, an allocator, a merger and a schedule. A few run always. The slow tests take every scorer through every
+allocator and every merger after the prompt, and every scorer and every merger through every schedule while decoding. All quadruples
+together would be some thirty thousand programs.
 """
 
 import numpy as np
@@ -20,6 +19,18 @@ STEPS = 6
 SECOND_PASS = tuple(name for name, x in SCORERS.items() if any(need.second_pass for need in x.needs))
 _FIRST = [name for name in SCORERS if name not in SECOND_PASS]
 
+#: What runs always; the rest of both lists runs with the slow tests.
+QUICK_ALLOCATORS = (
+    "Adaptive",
+    "AdaptiveRounded",
+    "AllocateByLayer",
+    "LazyLayers",
+    "Pyramid",
+    "RoleBudgets",
+    "ThreeGroups",
+    "Uniform",
+)
+QUICK_SCORERS = ("AccumulatedAttention", "FadingAttention", "KeyDiff", "RawMass")
 WHILE_DECODING = (
     ("AccumulatedAttention", "AttentionVariance", "WeightedNearest", "Every"),
     ("FadingAttention", "Uniform", "IntoDense", "WhenFull"),
@@ -113,12 +124,16 @@ def _after_prompt(lm, i: int) -> kvjax.Policy:
     raise AssertionError(f"no scorer goes with {allocators[i]} and {_turned(mergers, i)}")
 
 
-@pytest.mark.parametrize("i", range(len(ALLOCATORS)), ids=list(ALLOCATORS))
+def slow_unless(quick: bool, value, name: str):
+    return pytest.param(value, id=name, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("i", [slow_unless(name in QUICK_ALLOCATORS, i, name) for i, name in enumerate(ALLOCATORS)])
 def test_after_the_prompt(lm, i):
     agree_after_prompt(lm, _after_prompt(lm, i))
 
 
-@pytest.mark.parametrize("row", WHILE_DECODING, ids="-".join)
+@pytest.mark.parametrize("row", [slow_unless(row[0] in QUICK_SCORERS, row, "-".join(row)) for row in WHILE_DECODING])
 def test_while_decoding(lm, row):
     agree(lm, crossed(*row))
 

@@ -1,5 +1,6 @@
 """What a region loses merged into what it keeps, and the slots that changed written back."""
 
+from functools import reduce
 from typing import NamedTuple
 
 import jax
@@ -57,8 +58,8 @@ def _changed(
     fitted: tuple[PyTree, PyTree],
 ) -> Changed:  # fmt: skip
     """The kept slots of which anything is another after merging."""
-    before, after = ((x.k, x.v, x.bias, x.state, x.scored) for x in (view, merged))
-    touched = keep & jax.tree.reduce(jnp.logical_or, jax.tree.map(_differs, before, after))
+    before, after = (jax.tree.leaves((x.k, x.v, x.bias, x.state, x.scored)) for x in (view, merged))
+    touched = keep & reduce(jnp.logical_or, map(_differs, before, after))
     order = first(touched)
 
     def sort(x: Array) -> Array:
