@@ -11,19 +11,19 @@ the paper's 2.5 and 3.5 bits, which code some with one more, are not here. The e
 are; here a layer is left if `exact_layers` names it. A prompt attends exactly.
 
 BibTeX:
-@inproceedings{zandieh2026turboquant,
-  title={TurboQuant: Online Vector Quantization with Near-optimal Distortion Rate},
-  author={Zandieh, Amir and Daliri, Majid and Hadian, Majid and Mirrokni, Vahab},
-  booktitle={International Conference on Learning Representations}, year={2026}}
+    @inproceedings{zandieh2026turboquant,
+      title={TurboQuant: Online Vector Quantization with Near-optimal Distortion Rate},
+      author={Zandieh, Amir and Daliri, Majid and Hadian, Majid and Mirrokni, Vahab},
+      booktitle={International Conference on Learning Representations}, year={2026}}
 
 Example:
-    policy = kvjax.methods.turboquant(key_bits=4, value_bits=4)
-    cache = kvjax.compress(kvjax.prefill(lm, ids), policy)
-    out = kvjax.decode(lm, cache, policy, max_new_tokens=32)
+    >>> kvjax.methods.turboquant(key_bits=4).encode.keys.bits_a_number(128)
+    Fraction(33, 8)
 """
 
+from kvjax.by_layer import by_layer
 from kvjax.codec import Codec, Fp8, Hadamard, Levels, Normed, Refined, Rotated, Rotation, SignSketch, Uniform
-from kvjax.encode import EncodeByLayer, Stored
+from kvjax.encode import Stored
 from kvjax.policy import Policy
 
 
@@ -50,7 +50,7 @@ def turboquant(
         coded = Stored(keys=keys, values=values)
     if not exact_layers:
         return Policy(encode=coded)
-    return Policy(encode=EncodeByLayer(rest=coded, kinds=(Stored(),), layers=(tuple(exact_layers),)))
+    return Policy(encode=by_layer(coded, {tuple(exact_layers): Stored()}))
 
 
 def _inner_product(bits: int, seed: int) -> Codec:
