@@ -5,8 +5,8 @@ layers' keys and values at random is served with any set of kept layers that con
 Only kept layers have keys and values: everything in kvjax that counts layers counts those, and `len(kept) / L` of the bytes are
 left, times what a policy leaves. A layer that is not kept computes no keys and values (the compiler drops what nobody reads).
 
-What policies read of a prompt is recorded by the kept layers, of their own queries. Calibrations and second passes are of the model
-before layers are shared. The training is not here.
+What policies read of a prompt is recorded by the kept layers, of their own queries. Calibrations are of the model before layers are
+shared. The training is not here.
 
 BibTeX:
     @article{stochastickvrouting2026,

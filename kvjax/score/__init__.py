@@ -9,6 +9,7 @@ from kvjax.score.fading import FadingAttention
 from kvjax.score.geometry import KeyDiff
 from kvjax.score.head_rules import HeadRules
 from kvjax.score.heads import AllMax, AllMean, GroupMax, GroupMean
+from kvjax.score.highest import HighestRow
 from kvjax.score.in_blocks import BlockKeyDiff, ChunkKeyDiff
 from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
@@ -48,11 +49,11 @@ from kvjax.score.worst_case import WorstCase
 
 __all__ = [
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries",
-    "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "HeadRules", "KeyDiff", "KeyNorm",
-    "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce", "MaxPool", "MeanAndVariance", "NeighbourLikeness",
-    "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention",
-    "Pursuit", "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy",
-    "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "Surprise",
+    "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "HeadRules", "HighestRow", "KeyDiff",
+    "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce", "MaxPool", "MeanAndVariance",
+    "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries",
+    "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence",
+    "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "Surprise",
     "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WithHeadsMean",
     "WorstCase", "per_slot",
 ]  # fmt: skip

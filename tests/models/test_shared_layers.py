@@ -89,6 +89,19 @@ def test_what_is_kept_can_be_cut(shared, prompt, name):
     np.testing.assert_array_equal(kvjax.prefill(shared, prompt, streaming=policy).lengths, cache.lengths)
 
 
+def test_a_second_pass_is_that_of_the_prompt_read_again(shared, prompt):
+    policy = policy_of("kvzip", 20)
+    pre = kvjax.second_pass(shared, kvjax.prefill(shared, prompt, needs=policy), policy)
+    cache = kvjax.compress(pre, policy)
+    assert cache.lengths.sum() == 2 * 2 * 20
+    need = kvjax.evidence.Probed(kvjax.evidence.ColumnSums())
+    seen = kvjax.probe(shared, kvjax.prefill(shared, prompt), ids_of(8, 9), {kvjax.evidence.ColumnSums()}).rows[0].evidence[1]
+    whole = kvjax.prefill(shared, prompt + ids_of(8, 9), needs={kvjax.evidence.ColumnSums()}).rows[0].evidence[1]
+    alone = kvjax.prefill(shared, prompt, needs={kvjax.evidence.ColumnSums()}).rows[0].evidence[1]
+    both = whole.column_sums_by_head()[..., :90] - alone.column_sums_by_head()[..., :90]
+    np.testing.assert_allclose(seen.of(need)[..., :90], both, atol=1e-4)
+
+
 def test_in_chunks_and_known_tokens_at_once(shared):
     ids, full = ids_of(150, 5), kvjax.methods.full()
     whole, parts = (kvjax.prefill(shared, ids, chunk=chunk) for chunk in (None, 64))
