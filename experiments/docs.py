@@ -31,7 +31,8 @@ def section(info: MethodInfo) -> str:
     stages = " · ".join(f"{slot} `{kind}`" for slot, kind in info.stages.items())
     arguments = ", ".join(name if default == "required" else f"{name}={default}" for name, default in info.parameters.items())
     lines = [
-        f"## {info.title}", "", f"`kvjax.methods.{info.name}({arguments})`", "", f"{info.keeps[:1].upper()}{info.keeps[1:]}.", "",
+        f"## {info.name}", "", f"**{info.title}**", "", f"`kvjax.methods.{info.name}({arguments})`", "",
+        f"{info.keeps[:1].upper()}{info.keeps[1:]}.", "",
         *([f"- Paper: {cited(info)}"] if info.paper or info.arxiv else []),
         f"- Acts: {info.acts}",
         f"- Stages: {stages}",
@@ -54,10 +55,42 @@ def link(info: MethodInfo) -> str:
     return "" if info.arxiv is None else f"arXiv {info.arxiv}"
 
 
+def kind(info: MethodInfo) -> str:
+    """Under which of KINDS a method stands: the first that describes it."""
+    stage, acts = info.stages.get, info.acts
+    if "training" in info.requires:
+        return "trained gates and patterns"
+    if stage("retrieve") not in (None, "FullAttention"):
+        return "a part is read, or held elsewhere"
+    if stage("merge") not in (None, "Drop"):
+        return "what goes is merged into what stays"
+    if stage("encode") in ("Tiered", "EncodeByLayer") or (acts == "nothing is evicted" and info.name != "full"):
+        return "fewer bits, or a sparse prefill"
+    if acts not in ("after the prompt", "nothing is evicted"):
+        return "slots go while decoding"
+    return "budgets by layer or head" if stage("allocate") != "Uniform" else "slots go after the prompt"
+
+
+#: The kinds of the README's table, in its order.
+KINDS = (
+    "slots go after the prompt", "budgets by layer or head", "slots go while decoding", "what goes is merged into what stays",
+    "fewer bits, or a sparse prefill", "a part is read, or held elsewhere", "trained gates and patterns",
+)  # fmt: skip
+
+
 def table() -> str:
-    """README's table."""
-    rows = [f"| `{x.name}` | {x.keeps} | {', '.join(x.requires)} | {link(x)} |" for x in every_method()]
-    return "\n".join(["| method | keeps | needs | source |", "| --- | --- | --- | --- |", *rows])
+    """README's table: the methods of each kind, with links; ¹ needs a calibration, ² a second pass over the prompt."""
+    marks = {"calibration": "¹", "second pass": "²"}
+    found = every_method()
+    rows = []
+    for which in KINDS:
+        links = [
+            f"[{x.name}](docs/methods.md#{x.name}){''.join(marks.get(r, '') for r in x.requires)}"
+            for x in found
+            if which == kind(x)
+        ]
+        rows.append(f"| {which} | {' · '.join(links)} |")
+    return "\n".join([f"| {len(found)} methods | ¹ wants a calibration, ² a second pass over the prompt |", "| --- | --- |", *rows])
 
 
 def with_table(text: str) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from kvjax.artefacts.artefact import ArtefactLike
 from models.numbers import short
 
 #: Tokens, heads or slots: more than any prompt has, and arrays of that size still fit a machine.
@@ -65,5 +66,6 @@ _KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     bool: ("True or False", lambda value: isinstance(value, bool)),
     tuple: ("two numbers such as (3, 1)", _is_pair),
     int | float: (f"a whole number up to {LARGEST}, or a share in (0, 1]", _is_slots),
+    ArtefactLike | None: ("the folder of an artefact", lambda value: isinstance(value, str)),
     float | None: ("a number from 0 on, or None", lambda value: value is None or _is_number(value)),
 }

@@ -3,7 +3,23 @@
 In the order of the data path: `prefill` a prompt once, `compress` it with any number of policies, `decode` from each.
 """
 
-from kvjax import allocate, codec, core, encode, evidence, gates, merge, methods, placement, retrieve, score, select, tiers, train
+from kvjax import (
+    allocate,
+    codec,
+    core,
+    encode,
+    episodes,
+    evidence,
+    gates,
+    merge,
+    methods,
+    placement,
+    retrieve,
+    score,
+    select,
+    tiers,
+    train,
+)
 from kvjax.by_layer import by_layer
 from kvjax.cache import KVCache, stack
 from kvjax.cache_file import load_cache, save_cache
@@ -20,7 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AfterPrefill", "CausalAttention", "Decoded", "Every", "Extended", "Greedy", "KVCache", "MInference", "Policy", "Prefilled",
     "PromptScores", "Sample", "StarAttention", "WhenFull", "allocate", "by_layer", "codec", "compress", "core", "decode",
-    "encode", "evidence", "extend", "gates", "generate", "load_cache", "load_prefilled", "merge", "methods", "placement",
-    "prefill", "probe", "retrieve", "save_cache", "save_prefilled", "score", "score_prompt", "second_pass", "select", "stack",
-    "stream", "tiers", "train",
+    "encode", "episodes", "evidence", "extend", "gates", "generate", "load_cache", "load_prefilled", "merge", "methods",
+    "placement", "prefill", "probe", "retrieve", "save_cache", "save_prefilled", "score", "score_prompt", "second_pass", "select",
+    "stack", "stream", "tiers", "train",
 ]  # fmt: skip

@@ -49,6 +49,12 @@ def slots_of(budget: int | float, length: int) -> int:
     return max(1, math.floor(length * float(value) + 1e-9))
 
 
+def is_everything(budget: int | float) -> bool:
+    """Whether a budget is the share 1.0; 1 is a slot."""
+    value = number_of(budget)
+    return isinstance(value, float) and value == 1.0
+
+
 def share_of(budget: Number, length: Int32[Array, " b"]) -> Float32[Array, " b"]:
     """A budget inside a program, slots or a share, as a share of `length` tokens, at most 1."""
     budget = jnp.asarray(budget)

@@ -84,7 +84,11 @@ def _check_policy(path: Path, theirs: dict[str, object], policy: Policy) -> None
 
 
 def _check_regions(cache: KVCache) -> None:
-    """Raise ValueError for regions that overlap, or lie outside the pool."""
+    """Raise ValueError for regions that overlap, or lie outside the pool, of the cache or of its parts."""
+    if cache.parts:
+        for part in cache.parts:
+            _check_regions(part)
+        return
     start, length, capacity = (np.asarray(x).reshape(-1).astype(np.int64) for x in (cache.start, cache.length, cache.capacity))
     order = np.argsort(start)
     ends = (start + capacity)[order]

@@ -123,13 +123,15 @@ def slot_bytes(policy: Policy, head_dim: int, dtype: DTypeLike) -> tuple[int, in
 
 
 def _default(parameter: inspect.Parameter) -> str:
-    return "required" if parameter.default is inspect.Parameter.empty else repr(parameter.default)
+    """As text; an artefact that is not there for any model has to be given."""
+    required = parameter.default is inspect.Parameter.empty or (parameter.name == "artefact" and parameter.default is None)
+    return "required" if required else repr(parameter.default)
 
 
 def _required(module: ModuleType, parameters: Mapping[str, str], policy: Policy | None) -> tuple[str, ...]:
-    """What the file's constant says, a calibration where there is an artefact, a second pass where a stage reads one."""
+    """What the file's constant says, a calibration where there is an artefact of no training, a second pass where one is read."""
     given = set(vars(module).get("REQUIRES", ()))
-    if "artefact" in parameters:
+    if "artefact" in parameters and "training" not in given:
         given.add("calibration")
     if policy is not None and any(need.second_pass for need in policy.needs):
         given.add("second pass")

@@ -156,6 +156,8 @@ def _check(pre: Prefilled, policy: Policy) -> None:
     lacking = ev.missing(pre.needs, policy.needs)
     if lacking:
         raise ValueError(f"the prefill did not record {', '.join(map(str, lacking))}: run kvjax.prefill(lm, ids, needs=policy)")
+    if policy.select.leaves:
+        raise ValueError(f"{type(policy.select).__name__} lets tokens leave: use kvjax.prefill(lm, ids, streaming=policy)")
     if type(policy.retrieve).build is not Retriever.build:
         raise ValueError(f"{type(policy.retrieve).__name__} keeps a state that is made on the host: use kvjax.compress")
     if policy.encode.parted:

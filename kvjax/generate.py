@@ -1,12 +1,14 @@
 """Generate: prompts in, text out; the whole data path on one screen."""
 
 
+from kvjax.cache.kv_cache import KVCache
 from kvjax.checks import check_new_tokens
 from kvjax.compress.run import compress
 from kvjax.decode.loop import Decoded, decode
 from kvjax.decode.sample import Greedy
 from kvjax.policy import Policy
 from kvjax.prefill.second_pass import second_pass
+from kvjax.protocols import LanguageModel
 from kvjax.read import prefill
 
 
@@ -29,9 +31,14 @@ def generate(
     Args as in `prefill`, `compress` and `decode`. The prompt's dense keys and values are released before decoding starts.
     """
     new = check_new_tokens(max_new_tokens)
-    pre = second_pass(lm, prefill(lm, encode(lm, prompts), needs=policy, chunk=chunk), policy)
-    cache = compress(pre, policy)
-    del pre
+    cache = _read(lm, encode(lm, prompts), policy, chunk)
     return decode(
         lm, cache, policy, max_new_tokens=new, sampler=sampler, key=key, stop=stop, return_logits=return_logits
     )  # fmt: skip
+
+
+def _read(lm: LanguageModel, ids: list[list[int]], policy: Policy, chunk: int | None) -> KVCache:
+    """The compressed cache of prompts; their dense keys and values end with this call."""
+    if policy.select.leaves:
+        return prefill(lm, ids, streaming=policy, chunk=chunk)
+    return compress(second_pass(lm, prefill(lm, ids, needs=policy, chunk=chunk), policy), policy)

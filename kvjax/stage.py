@@ -106,6 +106,9 @@ class Selector(Stage):
     reads_second: ClassVar[bool] = False
     #: Whether it may leave more slots than the budget: then only `Every(grows=True)` has room for them while decoding.
     unbounded: ClassVar[bool] = False
+    #: Whether a token of the prompt that no head of a layer keeps is gone from the layers that follow, which never compute it: then
+    #: a prompt is compressed as it is read, `kvjax.prefill(streaming=policy)`.
+    leaves: ClassVar[bool] = False
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         """Slots that stay whatever their score; they count inside the budget."""

@@ -29,6 +29,7 @@ class LayerView:
         since: int32 [b], position of the first token just seen; None after a prompt, where that is 0.
         scored: the scorer's state, for mergers that name a scorer (`Merger.state_of`).
         seen: what the merger's needs recorded of the prompt, for mergers that have needs.
+        prompt: int32 [b], tokens of the prompt.
     """
 
     k: Keys | None
@@ -42,15 +43,18 @@ class LayerView:
     since: Int32[Array, " b"] | None = None
     scored: PyTree = ()
     seen: Evidence | None = None
+    prompt: Int32[Array, " b"] | None = None
 
     @classmethod
     def of_prompt(
         cls, length: Int32[Array, " b"], shape: tuple[int, int, int], *, k: Keys | None = None, v: Values | None = None,
-        state: PyTree = (), ids: Int32[Array, "b n"] | None = None,
+        state: PyTree = (), ids: Int32[Array, "b n"] | None = None, pos: Int32[Array, "b n"] | None = None,
     ) -> "LayerView":  # fmt: skip
-        """A prompt's slots [b, h, n], each holding its own token up to `length`."""
-        pos = jnp.broadcast_to(jnp.arange(shape[2], dtype=jnp.int32), shape)
-        return cls(k=k, v=v, pos=pos, valid=pos < length[:, None, None], length=length, state=state, ids=ids)
+        """A prompt's slots [b, h, n], each holding its own token up to `length`, or those at `pos` where others have left."""
+        at = jnp.arange(shape[2], dtype=jnp.int32) if pos is None else pos[:, None]
+        pos = jnp.broadcast_to(at, shape)
+        valid = pos < length[:, None, None]
+        return cls(k=k, v=v, pos=pos, valid=valid, length=length, state=state, ids=ids, prompt=length)
 
     def held(self) -> Int32[Array, "b h"]:
         """Slots in use, by head."""

@@ -4,5 +4,6 @@ from models.config import DecoderConfig
 from models.decoder import Decoder
 from models.language_model import LanguageModel, load, random
 from models.rope import Rope
+from models.shared_layers import SharedDecoder, share_layers
 
-__all__ = ["Decoder", "DecoderConfig", "LanguageModel", "Rope", "load", "random"]
+__all__ = ["Decoder", "DecoderConfig", "LanguageModel", "Rope", "SharedDecoder", "load", "random", "share_layers"]

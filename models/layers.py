@@ -90,11 +90,11 @@ class Attention(Module):
 
     def _inputs(self, x: Float[Array, "b t e"], positions: Int32[Array, "b t"], residual: Float[Array, "b t e"]) -> AttentionInputs:
         c, rope = self.config, self.config.rope
-        q = self._project("q", x, c.heads * c.groups).reshape(*x.shape[:2], c.heads, c.groups, c.head_dim)
-        k, v = self._project("k", x, c.heads), self._project("v", x, c.heads)
+        queries_of = self._queries()
+        q, k, v = queries_of(x), self._project("k", x, c.heads), self._project("v", x, c.heads)
         if c.qk_norm:
-            q, k = RMSNorm(c.eps, self.dtype, name="q_norm")(q), RMSNorm(c.eps, self.dtype, name="k_norm")(k)
-        q, k, v = jnp.transpose(q, (0, 2, 3, 1, 4)), jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
+            k = RMSNorm(c.eps, self.dtype, name="k_norm")(k)
+        k, v = jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
         cos, sin = rope.cos_sin(positions)
         return AttentionInputs(
             q=rope.rotate(q, cos[:, None, None], sin[:, None, None]),
@@ -105,7 +105,20 @@ class Attention(Module):
             x=x,
             residual=residual,
             w_o=self._output_by_head(),
+            queries_of=queries_of,
         )
+
+    def _queries(self) -> Callable[[Array], Array]:
+        """Un-rotated queries of any normed input, by modules that are made once."""
+        c = self.config
+        project = Linear(c.heads * c.groups * c.head_dim, c.qkv_bias, self.dtype, name="q")
+        norm = RMSNorm(c.eps, self.dtype, name="q_norm") if c.qk_norm else None
+
+        def queries_of(x: Float[Array, "b t e"]) -> Float[Array, "b h g t d"]:
+            q = project(x).reshape(*x.shape[:2], c.heads, c.groups, c.head_dim)
+            return jnp.transpose(q if norm is None else norm(q), (0, 2, 3, 1, 4))
+
+        return queries_of
 
     def _output_by_head(self) -> Float[Array, "e h g d"] | None:
         """The output projection's weight with its input axis cut into heads; None while parameters are being made."""

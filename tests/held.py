@@ -14,7 +14,7 @@ def held(cache, encode, layer: int, row: int, h: int) -> tuple[np.ndarray, np.nd
         own = encode.at(layer)
         kinds = own.stores if isinstance(own, Parted) else [own.store]
         pairs = [
-            (_side(part, kind, side, layer - part.first, row, h) for side in (0, 1))
+            tuple(_side(part, kind, side, layer - part.first, row, h) for side in (0, 1))
             for part, kind in zip(cache.parts_of(layer), kinds, strict=True)
         ]
         return tuple(np.concatenate(sides) for sides in zip(*pairs, strict=True))

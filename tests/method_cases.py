@@ -7,6 +7,7 @@ from functools import cache, partial
 import numpy as np
 
 import kvjax
+from kvjax.head_rules import Rule
 from tests.artefacts import toy
 
 #: Tokens of the prompt that budgets are meant for; layers and KV heads of the toy model.
@@ -24,7 +25,7 @@ class MethodCase:
 
     Attributes:
         build: a policy whose heads hold `budget` slots of the prompt on average, or as few as it can.
-        keeps_all: whether it keeps every token, whatever the budget.
+        keeps_all: whether it keeps every token, or as many as it likes, whatever the budget.
         unbounded: heads (layer, head) that take a slot for every decoded token although others are cut.
         held: slots of a head after so many decoded tokens, less those after the prompt, where cuts go below the budget.
     """
@@ -87,9 +88,9 @@ def convolution(slots: int) -> dict:
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     return {"kernel": 0.2 * draw(3, slots, 32, 5), "bias": 0.1 * draw(3, slots), "gamma": np.full(3, 0.5, np.float32)}
 def _arkv(budget: int | float) -> kvjax.Policy:
-    """A window that the budget exceeds."""
+    """A window that the budget holds."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)
-    return kvjax.methods.arkv(budget=slots, window=min(8, slots - 1))
+    return kvjax.methods.arkv(budget=slots, window=min(8, slots))
 
 
 def arkv_held(new: int) -> int:
@@ -98,6 +99,21 @@ def arkv_held(new: int) -> int:
     for _ in range(new):
         held = held + 1 if held < 40 else 8 + 33 * 3 // 4
     return held - 40
+
+
+def _fastgen(budget: int | float) -> kvjax.Policy:
+    """Heavy hitters and a window in every head, which together hold the budget; everything where it is the prompt's length."""
+    slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+    window = max(0, (slots - 4) // 2)
+    rule = Rule(heavy=(slots - 4 - window) / PROMPT, window=window / PROMPT) if slots > 6 else Rule()
+    rules = (Rule(full=True) if slots >= PROMPT else rule,)
+    return kvjax.methods.fastgen(rules=rules, sinks=min(4, slots), new=0)
+
+
+def _pyramid_infer(budget: int | float) -> kvjax.Policy:
+    """As steep as it can be, after a whole prefill; its first layer keeps everything all the same."""
+    whole = PROMPT <= (budget if isinstance(budget, int) else PROMPT * budget)
+    return kvjax.methods.pyramid_infer(p=1.0 if whole else 0.0, recent=0.05, least=1, leave=False)
 
 
 _methods = kvjax.methods
@@ -116,22 +132,26 @@ CASES = {
     "defensive_kv": _small(_methods.defensive_kv, window=8),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
     "fasa": _without_budget(partial(_methods.fasa, FEW_PAIRS, heads=2, head_dim=16, tokens=24)),
+    "fastgen": MethodCase(_fastgen),
     "finch": _small(_methods.finch, window=8),
     "full": _without_budget(_methods.full),
     "gear": _without_budget(partial(_methods.gear, key_group=8, value_group=8, buffer=16)),
     "hcattention": _without_budget(partial(_methods.hcattention, artefact=toy("hcattention"))),
     "heterocache": _small(_methods.heterocache, artefact=toy("heterocache")),
     "infllm": _without_budget(partial(_methods.infllm, local=24, initial=4, block=8, top=2, representatives=2)),
+    "infinigen": _without_budget(partial(_methods.infinigen, part=0.5, cap=0.3)),
     "kivi": _without_budget(partial(_methods.kivi, key_group=8, value_group=16, residual=16)),
     "kvquant": _without_budget(partial(_methods.kvquant, artefact=toy("kvquant"))),
     "kvzip": _small(_methods.kvzip, chunk=32, first=(5, 6, 7), further=(8, 9)),
     "layer_defensive_kv": _small(_methods.layer_defensive_kv, window=8),
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),
+    "mpcache": _small(_methods.mpcache, large=16, small=8),
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
     "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),
     "mikv": _without_budget(partial(_methods.mikv, group=8)),
     "minference": _without_budget(_methods.minference),
     "neo": _small(_methods.neo, longest=0),
+    "pyramid_infer": MethodCase(_pyramid_infer, keeps_all=True, unbounded=tuple(np.ndindex(SHAPE))),
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),
     "q4_persistent": _without_budget(partial(_methods.q4_persistent, group=8)),
@@ -140,7 +160,9 @@ CASES = {
     "random_attention": _small(_methods.random_attention, interval=4, recent=8),
     "rkv": _small(_methods.rkv, interval=4),
     "scissorhands": _small(_methods.scissorhands, window=32, drop=4),
+    "shadowkv": _without_budget(partial(_methods.shadowkv, rank=12, tokens=24, outliers=2, local=1)),
     "simlayerkv": MethodCase(_simlayerkv),
+    "sirllm": _small(_methods.sirllm, recent=8, turn=4, positions=kvjax.encode.Absolute()),
     "snapkv": _small(_methods.snapkv, window=8),
     "think": _without_budget(partial(_methods.think, recent=16, window=16)),
     "triattention": _small(_methods.triattention, interval=4),

@@ -10,7 +10,7 @@ from tests.decode_loop import copies, decode, operands, pools, unchecked
 
 SLOTS = 1 << 16
 STATIC, EVICTING = ("full", "snapkv", "kivi"), ("streaming_llm", "h2o", "tova", "d2o")
-READING = ("heterocache", "hcattention", "quest")
+READING = ("heterocache", "hcattention", "quest", "infllm", "fastdecode")
 
 
 @pytest.mark.parametrize("name", [*STATIC, *EVICTING, *READING])

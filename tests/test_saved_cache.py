@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import kvjax
 import models
 from kvjax.codec import Affine
 from kvjax.encode import BlockFlush, ByCallback, OnHost, Slide, Stored, Windows
+from kvjax.files.facts import differences, facts_of_stage
 from kvjax.files.tensors import Kind, read
 from kvjax.files.trees import described, restored
 from models import llama
@@ -72,6 +74,15 @@ def test_every_storage_comes_back(lm, pre, tmp_path, name):
     same(cache, again)
     kinds = lambda cache: [x.sharding.memory_kind for x in jax.tree.leaves(cache)]  # noqa: E731
     assert kinds(again) == kinds(cache)
+    np.testing.assert_array_equal(goes_on(lm, cache, policy).logits, goes_on(lm, again, policy).logits)
+
+
+@pytest.mark.parametrize("name", ["asymkv", "mikv"])
+def test_caches_in_parts_come_back(lm, pre, tmp_path, name):
+    policy = policy_of(name)
+    cache = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=4, stop=()).cache
+    again = kvjax.load_cache(kvjax.save_cache(cache, tmp_path / "talk", lm, policy), lm, policy)
+    same(cache, again)
     np.testing.assert_array_equal(goes_on(lm, cache, policy).logits, goes_on(lm, again, policy).logits)
 
 
@@ -281,6 +292,17 @@ def test_killed_writers_leave_a_whole_file(tmp_path):
 @pytest.mark.slow
 def test_a_hundred_killed_writers_leave_a_whole_file(tmp_path):
     _kills(tmp_path / "talk", 100, seed=1)
+
+
+# ---- Facts
+
+
+def test_facts_of_stages_are_the_same_in_another_process():
+    """Functions and keys count by name and bits, never by where they lie."""
+    parts = {"f": jax.nn.relu, "g": partial(jnp.sum, axis=0), "key": jax.random.key(3), "t": (1, 2.5, None), "s": frozenset("ab")}
+    found = facts_of_stage(parts)
+    assert "0x" not in repr(found) and found["f"].endswith("relu") and found["t.1"] == 2.5 and found["s"] == ["'a'", "'b'"]
+    assert differences(found, facts_of_stage(parts | {"key": jax.random.key(4)}))[0].startswith("key: the policy has")
 
 
 # ---- Trees

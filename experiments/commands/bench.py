@@ -19,7 +19,7 @@ app = typer.Typer(help="Measure speed and agreement with the peers; one benchmar
 app.command("parity")(bench_answers.parity)
 app.command("peer-scores")(bench_answers.peer_scores)
 app.command("plan")(plan)
-for command in ("attention", "linear", "growth", "scores", "gather", "gpu", "step"):
+for command in ("attention", "quantised", "linear", "growth", "scores", "gather", "gpu", "step"):
     app.command(command)(getattr(bench_kernels, command))
 app.command("compile")(bench_kernels.compile_step)
 

@@ -1,4 +1,4 @@
-"""`kvjax bench attention | linear | growth | scores | gather | gpu | compile | step`: single kernels, the step, its compiler."""
+"""`kvjax bench attention | quantised | linear | growth | scores | gather | gpu | compile | step`: single kernels, and the step."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +27,31 @@ def attention(
     found = named(ALL, shapes)
     with measuring("attention", 3 * len(found) * runs(rounds, STREAK) + 1) as done:
         result = bench(found, dtype, rounds, impl=impl, done=done)
+    show(result, json_file)
+
+
+def quantised(
+    slots: Annotated[int, typer.Option(min=1, help="Slots of a KV head.")] = 16384,
+    heads: Annotated[int, typer.Option(min=1, help="KV heads.")] = 8,
+    dimension: Annotated[int, typer.Option(min=16, help="Of a head.")] = 128,
+    groups: Annotated[str, typer.Option(help="Comma-separated query heads of a KV head.")] = "1,4",
+    group: Annotated[int, typer.Option(min=4, help="Numbers that share a step.")] = 32,
+    along: Annotated[str, typer.Option(help="Groups of keys: token or channel.")] = "token",
+    layers: Annotated[int, typer.Option(min=1, help="Layers in a program.")] = 4,
+    impl: Impl = None, rounds: Rounds = 20, json_file: JsonFile = None,
+) -> None:  # fmt: skip
+    """One decode attention over codes of 8, 4 and 2 bits, beside ours over bfloat16 and float32."""
+    from experiments.bench import STREAK, runs
+    from experiments.bench.quantised import pieces
+    from experiments.bench.quantised import quantised as bench
+
+    if along not in ("token", "channel"):
+        raise ValueError(f"--along: keys are coded along tokens or channels; got {along!r}")
+    many = _tokens(groups, "--groups", "such as 1,4")
+    with measuring("quantised", len(many) * pieces() * runs(rounds, STREAK)) as done:
+        result = bench(
+            slots, heads, dimension, groups=many, group=group, along=along, layers=layers, rounds=rounds, impl=impl, done=done
+        )
     show(result, json_file)
 
 
@@ -133,9 +158,9 @@ def step(
     show(result, json_file)
 
 
-def _tokens(text: str) -> list[int]:
+def _tokens(text: str, option: str = "--contexts", such: str = "of tokens such as 131072,229376") -> list[int]:
     """`"1024,2048"` -> [1024, 2048], each once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise ValueError(f"--contexts: {text!r} is not a list of positive numbers of tokens such as 131072,229376")
+        raise ValueError(f"{option}: {text!r} is not a list of positive numbers {such}")
     return list(dict.fromkeys(map(int, parts)))

@@ -2,11 +2,15 @@
 
 from kvjax.allocate.across_model import AcrossModel
 from kvjax.allocate.adaptive import Adaptive
+from kvjax.allocate.all_held import AllHeld
 from kvjax.allocate.adaptive_rounded import AdaptiveRounded
 from kvjax.allocate.by_layer import AllocateByLayer, Everything
+from kvjax.allocate.composites import Composites
+from kvjax.allocate.cosine_decay import CosineDecay
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.forced import ForcedFirst
 from kvjax.allocate.full_heads import FullHeads, full_heads
+from kvjax.allocate.head_rules import RuleSlots
 from kvjax.allocate.layer_weights import LayerWeights
 from kvjax.allocate.lazy_layers import LazyLayers
 from kvjax.allocate.origin_shares import OriginShares
@@ -30,9 +34,9 @@ from kvjax.allocate.variance import (
 from kvjax.allocate.whole_layers import WholeLayers
 
 __all__ = [
-    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread", "Everything",
-    "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax", "InverseVarianceSoftmax",
-    "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares", "Pyramid",
-    "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "ShortRowsWhole", "ThreeGroups", "Uniform", "WholeLayers",
-    "exact_alloc", "full_heads",
+    "AcrossModel", "Adaptive", "AdaptiveRounded", "AllHeld", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread",
+    "Composites", "CosineDecay", "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax",
+    "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares",
+    "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "RuleSlots", "ShortRowsWhole", "ThreeGroups",
+    "Uniform", "WholeLayers", "exact_alloc", "full_heads",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Artefacts: what a calibration measured of a model, as one folder of tables with a header that says where they come from.
+"""Artefacts: what was measured of a model or trained with it, one folder of tables with a header that says where they come from.
 
     FOLDER/header.json     method, model, tokenizer, data, settings, digest of the tables, schema version
     FOLDER/tables/         the tables, an orbax checkpoint
@@ -28,14 +28,14 @@ BUILT_IN = Path(__file__).parent / "built_in"
 
 @dataclass(frozen=True)
 class Artefact:
-    """What `kvjax calibrate` made.
+    """What `kvjax calibrate` or `kvjax train` made.
 
     Attributes:
         method: whose tables they are: a name of `kvjax.methods`.
-        model: facts of the model they were measured on (`model_facts`).
+        model: facts of the model they were made with (`model_facts`).
         data: what it read: source, sha256, samples, tokens.
-        settings: the hyper-parameters of the calibration.
-        tables: the measured arrays, by name.
+        settings: the hyper-parameters; of what was trained the budget, too.
+        tables: the arrays, by name.
     """
 
     method: str
@@ -64,6 +64,10 @@ class Artefact:
         tables = {name: [str(x.dtype), list(x.shape)] for name, x in self.tables.items()}
         fields = {name: getattr(self, name) for name in ("method", "model", "data", "settings")}
         return {"schema": SCHEMA, **fields, "tables": tables, "digest": self.digest}
+
+
+#: What a method takes for one: itself, its folder, or the name of a model whose artefact is built in.
+ArtefactLike = Artefact | str | Path
 
 
 def model_facts(lm: LanguageModel) -> dict[str, object]:
@@ -125,11 +129,12 @@ def load(folder: str | Path, method: str | None = None, lm: LanguageModel | None
     folder = Path(folder).expanduser().resolve()
     if not (folder / "header.json").is_file():
         raise FileNotFoundError(
-            f"{folder} holds no artefact (no header.json): make one with `kvjax calibrate`, or use a built-in one: {built_in()}"
+            f"{folder} holds no artefact (no header.json): make one with `kvjax calibrate` or `kvjax train`, "
+            f"or use a built-in one: {built_in()}"
         )
     header = json.loads((folder / "header.json").read_text())
     if header.get("schema") != SCHEMA:
-        raise ValueError(f"{folder} has schema {header.get('schema')}, this version reads {SCHEMA}: calibrate again")
+        raise ValueError(f"{folder} has schema {header.get('schema')}, this version reads {SCHEMA}: calibrate or train again")
     shapes = {name: np.zeros(shape, dtype) for name, (dtype, shape) in header["tables"].items()}
     fields = {name: header[name] for name in ("method", "model", "data", "settings")}
     found = Artefact(**fields, tables=tables.read(folder / "tables", shapes))
@@ -150,7 +155,8 @@ def check(artefact: Artefact, method: str | None = None, lm: LanguageModel | Non
     ]
     if wrong:
         found = "; ".join(wrong)
-        raise ValueError(f"this artefact does not fit ({found}): make one with `kvjax calibrate {method or artefact.method}`")
+        name = method or artefact.method
+        raise ValueError(f"this artefact does not fit ({found}): make one with `kvjax calibrate {name}` or `kvjax train {name}`")
 
 
 def built_in() -> list[str]:
@@ -167,8 +173,10 @@ def resolve(artefact: object, method: str, lm: LanguageModel | None = None) -> A
     """An Artefact as it is, the name of a model whose artefact is built in, or a folder → a checked Artefact.
 
     Raises:
-        TypeError: something else.   FileNotFoundError, ValueError: as `load`.
+        TypeError: something else.   FileNotFoundError, ValueError: as `load`; ValueError for None, too.
     """
+    if artefact is None:
+        raise ValueError(f"{method} needs an 'artefact': the folder that `kvjax train {method} --out FOLDER` made, or an Artefact")
     if isinstance(artefact, Artefact):
         check(artefact, method, lm)
         return artefact

@@ -178,7 +178,7 @@ class KVCache:
         return [part for part in self.parts if 0 <= layer - part.first < part.start.shape[0]]
 
     def kept(self, layer: int) -> list[list[np.ndarray]]:
-        """Original positions held, by row and KV head, ascending."""
+        """Original positions of the slots in the pool, by row and KV head, ascending."""
         if not -self.start.shape[0] <= layer < self.start.shape[0]:
             raise IndexError(f"the cache has layers 0 to {self.start.shape[0] - 1}; got {layer}")
         layer %= self.start.shape[0]

@@ -14,10 +14,10 @@ from kvjax.types import Keys, Mask
 
 @struct.dataclass
 class Range:
-    """scale, low: [b, h, d], step and minimum of each channel."""
+    """scale, low: [.., h, d], step and minimum of each channel."""
 
-    scale: Float[Array, "b h d"]
-    low: Float[Array, "b h d"]
+    scale: Float[Array, "*b h d"]
+    low: Float[Array, "*b h d"]
 
 
 @struct.dataclass

@@ -38,7 +38,7 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[PyTree], start: np.nd
             k = positions.of_prompt(row.k[layer], row.evidence[layer])
             view, left = _merged(merge, k, row, d, layer)
             memory.append(left)
-            pos, order, count = _order(d.keep, np.int32(layer))
+            pos, order, count = _order(d.keep, row.pos, np.int32(layer))
             state = SlotState(score=view.scored if policy.when.decoding else (), merge=view.state, bias=view.bias)
             turned = _turned(positions, view.k, d.keep, row.length, rope=pre.decoder.rope, layer=np.int32(layer))
             sides = zip(encode.codecs, (turned, view.v), strict=True)
@@ -84,12 +84,12 @@ def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Any, layer: int) -> tu
     """A layer's view after its merges, and the merger's memory; nothing is computed where nothing is rewritten."""
     v, scored = row.v[layer], d.state[layer] if d.state else ()
     if not merge.rewrites:
-        return LayerView.of_prompt(row.length, k.shape[:3], k=k, v=v).replace(scored=scored), ()
+        return LayerView.of_prompt(row.length, k.shape[:3], k=k, v=v, pos=row.pos).replace(scored=scored), ()
     merge = merge if type(merge).sized is Merger.sized else merge.sized(_widest(d.count, k.shape[2]))
     given = () if merge.state_of is None else scored
     evidence = row.evidence[layer]
     seen = evidence.replace(data={need.key: evidence.data[need.key] for need in merge.needs}) if merge.needs else None
-    view, left = _rewritten(merge, k, v, row.length, d.keep, d.scores, given, seen, layer=np.int32(layer))
+    view, left = _rewritten(merge, k, v, row.length, row.pos, d.keep, d.scores, given, seen, layer=np.int32(layer))
     return view if merge.state_of is not None else view.replace(scored=scored), left
 
 
@@ -99,9 +99,9 @@ def _widest(count: Int32[Array, "l b h"], n: int) -> int:
 
 
 @jax.jit
-def _rewritten(merge, k, v, length, keep, scores, scored, seen, *, layer):
+def _rewritten(merge, k, v, length, pos, keep, scores, scored, seen, *, layer):
     shape = k.shape[:3]
-    view = LayerView.of_prompt(length, shape, k=k, v=v, state=merge.init(shape)).replace(scored=scored, seen=seen)
+    view = LayerView.of_prompt(length, shape, k=k, v=v, state=merge.init(shape), pos=pos).replace(scored=scored, seen=seen)
     if merge.biased:
         view = view.replace(bias=jnp.zeros(shape, jnp.float32))
     return merge(view, keep[layer], scores[layer], merge.begin(shape[0]))
@@ -138,13 +138,13 @@ def _rows_of(codec, x, pos, params):
 
 
 @jax.jit
-def _order(keep, layer):
+def _order(keep, pos, layer):
     """A layer's positions [1, h, n]; its kept slots in position order [1, h, n]; how many of each head [1, h]."""
     keep = keep[layer]
     ranks = jnp.cumsum(keep, -1, dtype=jnp.int32)
     wanted = jnp.arange(1, keep.shape[-1] + 1, dtype=jnp.int32)
     find = jax.vmap(jax.vmap(partial(jnp.searchsorted, side="left"), (0, None)), (0, None))
-    pos = jnp.broadcast_to(wanted - 1, keep.shape)
+    pos = jnp.broadcast_to(wanted - 1 if pos is None else pos[:, None], keep.shape)
     return pos, jnp.minimum(find(ranks, wanted), keep.shape[-1] - 1).astype(jnp.int32), ranks[..., -1]
 
 

@@ -55,9 +55,9 @@ class Decision:
 
 
 @partial(jax.jit, static_argnames="of")
-def plan_row(allocate, select, scores, second, measured, length, mean_budget, first=0, *, of=None):
+def plan_row(allocate, select, scores, second, measured, length, mean_budget, first=0, at=None, *, of=None):
     """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
-    view = LayerView.of_prompt(length, scores.shape[1:])
+    view = LayerView.of_prompt(length, scores.shape[1:], pos=at)
     pos, valid = (jnp.broadcast_to(x, scores.shape) for x in (view.pos, view.valid))
     even = jnp.broadcast_to(jnp.minimum(mean_budget, length)[None, :, None], scores.shape[:3])
     protected = select.protected_by_layer(view, even)
@@ -70,9 +70,9 @@ def plan_row(allocate, select, scores, second, measured, length, mean_budget, fi
 
 
 @jax.jit
-def everything(scores, length):
+def everything(scores, length, pos=None):
     """Keep all: for prompts that fit, and for schedules that leave the prompt alone."""
-    keep = jnp.broadcast_to(LayerView.of_prompt(length, scores.shape[1:]).valid, scores.shape)
+    keep = jnp.broadcast_to(LayerView.of_prompt(length, scores.shape[1:], pos=pos).valid, scores.shape)
     return keep, keep.sum(-1).astype(jnp.int32)
 
 
@@ -83,13 +83,13 @@ def _decide(row: PrefilledRow, policy: Policy, found: RowScores, *, first: int, 
     mean_budget = policy.mean_budget(length)
     asked = jnp.asarray([mean_budget], jnp.int32)
     keep, count, budget = plan_row(
-        policy.allocate, policy.select, scores, second, measured, row.length, asked, np.int32(first), of=of
+        policy.allocate, policy.select, scores, second, measured, row.length, asked, np.int32(first), row.pos, of=of
     )
     if isinstance(policy.budget, int | np.integer) and policy.budget > length:
         budget = jnp.full_like(budget, policy.budget)
     fits = mean_budget >= length and not policy.allocate.given
     if not policy.when.after_prefill or fits:
-        keep, count = everything(scores, row.length)
+        keep, count = everything(scores, row.length, row.pos)
     return Decision(scores=scores, state=state, keep=keep, count=count, budget=budget, mean_budget=mean_budget)
 
 

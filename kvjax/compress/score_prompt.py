@@ -26,6 +26,11 @@ def check(pre: Prefilled, policy: Policy) -> None:
     check_budget(policy.budget)
     for length in pre.lengths:
         policy.check(pre.decoder, length)
+    if policy.select.leaves:
+        raise ValueError(
+            f"tokens that {type(policy.select).__name__} drops leave the layers that follow, which have computed them here: run "
+            "kvjax.prefill(lm, ids, streaming=policy), or kvjax.generate"
+        )
     lacking = ev.missing(pre.needs, policy.needs)
     if lacking:
         raise ValueError(
@@ -101,7 +106,7 @@ def score_row(row: PrefilledRow, policy: Policy, which: range) -> RowScores:
     for layer, k, v, evidence in zip(which, row.k, row.v, row.evidence, strict=True):
         score, allocate = policy.score.at(layer), policy.allocate.at(layer)
         other = None if decode_score is None else decode_score.at(layer)
-        layers.append(score_layer(score, other, allocate, k, v, row.ids[None], row.length, evidence))
+        layers.append(score_layer(score, other, allocate, k, v, row.ids[None], row.length, evidence, row.pos))
     scores, second, states, measured = zip(*layers, strict=True)
     return RowScores(jnp.stack(scores), _stacked(second), states, _stacked(measured))
 
@@ -111,9 +116,9 @@ def _stacked(layers: Sequence[PyTree]) -> PyTree:
 
 
 @jax.jit
-def score_layer(score: Scorer, decode_score: Scorer | None, allocate: Allocator, k, v, ids, length, evidence):
+def score_layer(score: Scorer, decode_score: Scorer | None, allocate: Allocator, k, v, ids, length, evidence, pos=None):
     """One layer's scores and second ranking, the state decoding goes on with, and what the allocator measures."""
-    view = LayerView.of_prompt(length, k.shape[:3], k=k, v=v, ids=ids)
+    view = LayerView.of_prompt(length, k.shape[:3], k=k, v=v, ids=ids, pos=pos)
     mine = _observed(score, view, evidence)
     state = mine.state if decode_score is None else _observed(decode_score, view, evidence).state
     scores = score.score(mine, evidence)

@@ -21,7 +21,7 @@ from kvjax.compress.run import Decision, decide, packed
 from kvjax.compress.score_prompt import scores_of
 from kvjax.policy import Policy
 from kvjax.prefill.attention import CausalAttention, PrefillAttention
-from kvjax.prefill.by_layer import Reading, begun, through
+from kvjax.prefill.by_layer import Reading, begun, through, without
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder, LanguageModel
 
@@ -39,6 +39,7 @@ def compressed_prefill(
     rows = check_prompts(prompts, lm.decoder)
     attention.check(lm.decoder, chunk)
     check_streaming(lm.decoder, rows, policy)
+    _check_leaving(lm.decoder, policy, attention)
     needs = ev.ordered(policy.needs)
     trim()
     readings = [begun(lm, ids, attention, chunk) for ids in rows]
@@ -51,14 +52,22 @@ def compressed_prefill(
 
 
 def _layer(
-    lm: LanguageModel, readings: Sequence[Reading], layer: int, needs: Sequence[ev.Need], policy: Policy, layers: Layers
+    lm: LanguageModel, readings: list[Reading], layer: int, needs: Sequence[ev.Need], policy: Policy, layers: Layers
 ) -> list[Decision]:
     """One layer of all prompts into the cache; what was decided for each. Its dense keys and values end with this call."""
     rows = tuple(through(lm, reading, layer, needs) for reading in readings)
     pre = Prefilled(rows=rows, needs=tuple(needs), decoder=lm.decoder, first=layer)
     decided = decide(pre, policy, scores_of(pre, policy))
     layers.add(packed(pre, policy, decided, headroom=0, reserve_slots=0))
+    if policy.select.leaves:
+        readings[:] = [_left(reading, d) for reading, d in zip(readings, decided, strict=True)]
     return [d.replace(scores=d.scores[..., :0], keep=d.keep[..., :0], state=()) for d in decided]
+
+
+def _left(reading: Reading, decision: Decision) -> Reading:
+    """A prompt without the tokens that no head of the layer keeps."""
+    stay = np.flatnonzero(np.asarray(decision.keep)[0, 0].any(0))
+    return reading if len(stay) == reading.held else without(reading, stay)
 
 
 def _together(decided: Sequence[Decision]) -> Decision:
@@ -97,9 +106,28 @@ def check_streaming(decoder: Decoder, rows: Sequence[Sequence[int]], policy: Pol
         )
     if any(need.second_pass for need in policy.needs):
         raise ValueError(f"{type(policy.score).__name__} reads a second pass over all layers: {whole} after kvjax.second_pass")
+    if any(need.whole_model for need in policy.needs):
+        raise ValueError(f"{type(policy.score).__name__} reads the model's output, which is there after the last layer: {whole}")
     if policy.retrieve.reads_prompt:
         raise ValueError(f"{type(policy.retrieve).__name__} keeps all of the prompt's keys: {whole}")
     if policy.encode.parted:
         raise ValueError(f"{type(policy.encode).__name__} holds slots in parts, which layer by layer it does not: {whole}")
     if policy.encode.page > 1:
         raise ValueError(f"{policy.encode!r} codes {policy.encode.page} slots at once, which layer by layer it does not: {whole}")
+
+
+def _check_leaving(decoder: Decoder, policy: Policy, attention: PrefillAttention) -> None:
+    """Raise ValueError where tokens leave a prompt whose order in the text is not all that is read of it."""
+    if not policy.select.leaves:
+        return
+    name = type(policy.select).__name__
+    if any(window is not None for window in decoder.windows):
+        raise ValueError(
+            f"{name} lets tokens leave the prompt: it needs full attention, this model has layers with a sliding window"
+        )
+    if not isinstance(attention, CausalAttention):
+        raise ValueError(f"{name} lets tokens leave the prompt: prefill with CausalAttention(), not with {attention}")
+    if policy.encode.positions.turns:
+        raise ValueError(
+            f"{name} lets tokens leave the prompt: their keys cannot be turned, use other positions than {policy.encode}"
+        )

@@ -5,6 +5,7 @@ in place. Layers are unrolled over a list of weights: on a CPU slicing stacked w
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict import LayerStep, Reader, evict, settle
 from kvjax.encoder import Encoder
+from kvjax.evidence import of_model, of_output
 from kvjax.kernels.append import append
 from kvjax.policy import DecodeStages, Policy
 from kvjax.protocols import Decoder
@@ -76,13 +78,20 @@ def _slots(cache: KVCache, positions: Int32[Array, "b t"], count: Int32[Array, "
     return cache.replace(length=cache.length + count[:, None], **pools)
 
 
-def _attend(inputs: AttentionInputs, *, spec: Spec, cache: KVCache, layer: int, tokens, positions, count):
-    """Append, then attend over everything: the seam of one layer. Gives back what it leaves to scorers if slots will be evicted."""
+def _attend(inputs: AttentionInputs, after=None, *, spec: Spec, cache: KVCache, layer: int, tokens, positions, count):
+    """Append, then attend over everything: the seam of one layer. Gives back what it leaves to scorers if slots will be evicted.
+
+    With `after`, what was given back last, another layer's queries read what has been appended: nothing is written.
+    """
     context = AttendContext(
         layer=layer, positions=positions, window=spec.decoder.windows[layer], padded_slots=spec.padded_slots,
         encode=spec.encode.at(layer), rope=spec.decoder.rope,
     )  # fmt: skip
     placed = context.encode.positions.inputs(inputs)
+    if after is not None:
+        out, _, read = spec.retrieve.at(layer).attend(placed, after[0], context)
+        (out, _), read = _after_reading((out, None), read)
+        return out, (read, after[1])
     cache = context.encode.append(cache, placed, context, count)
     out, lse, cache = spec.retrieve.at(layer).attend(placed, cache, context)
     left = None
@@ -103,15 +112,24 @@ def _after_reading(read: PyTree, cache: KVCache) -> tuple[PyTree, KVCache]:
     return read, cache.replace(k=k, v=v, pos=pos, tails=tails, parts=parts)
 
 
+def _of_output(spec: Spec, params, cache: KVCache, x, tokens, count) -> dict[str, Array]:
+    """What the scorer reads of the model's output for the tokens of a step; nothing is computed where that is nothing."""
+    needs = () if spec.stages is None else of_model(spec.stages.score.needs)
+    if not needs:
+        return {}
+    unembed = partial(spec.decoder.unembed, params)
+    return of_output(needs, unembed, x, tokens, before=cache.logits, offset=cache.position, count=count)[0]
+
+
 def _evict(
-    spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: DTypeLike
+    spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: DTypeLike, output: Any
 ) -> KVCache:
     """Evict, if the policy says so; only the carried part of the evidence stays in the cache."""
     if spec.stages is None:
         return cache
     reader = Reader(
         stages=spec.stages, encode=spec.encode, dtype=dtype, windows=spec.decoder.windows, padded_slots=spec.padded_slots,
-        rope=spec.decoder.rope, ids=tokens, offset=cache.position, count=count,
+        rope=spec.decoder.rope, ids=tokens, offset=cache.position, count=count, output=output,
     )  # fmt: skip
     cache = settle(reader, cache, left) if cache.parts else evict(reader, cache, left)
     return cache.replace(evidence=tuple(x.evidence for x in left))
@@ -126,7 +144,8 @@ def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], 
         attend = partial(_attend, spec=spec, cache=cache, layer=layer, tokens=tokens, positions=positions, count=count)
         x, (cache, of_layer) = spec.decoder.layer(weights, x, positions, attend)
         left.append(of_layer)
-    cache = _evict(spec, cache, left, tokens=tokens, count=count, dtype=x.dtype)
+    output = _of_output(spec, params, cache, x, tokens, count)
+    cache = _evict(spec, cache, left, tokens=tokens, count=count, dtype=x.dtype, output=output)
     cache = spec.encode.flush(spec.retrieve.end(cache, spec.encode, count=count)).replace(passed=())
     return cache.replace(position=cache.position + count, steps=cache.steps + count), x
 

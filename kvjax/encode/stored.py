@@ -20,12 +20,14 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.codec import AsIs, Codec, LayerRegions
 from kvjax.codec.decoded import biased
 from kvjax.encode.at_reading import scores_at_reading
+from kvjax.encode.packed import packed_sides
 from kvjax.encode.positions import Absolute
 from kvjax.encode.tail import Tail, empty_tail, flush
 from kvjax.encode.window import Window, Windows
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, union
 from kvjax.kernels.append import append, behind
+from kvjax.kernels.packed_attention import packed_attention
 from kvjax.kernels.ragged_attention import attention_with_weights, log_denominator, probabilities, ragged_attention
 from kvjax.kernels.softmax import softmax
 from kvjax.placement import OnDevice
@@ -46,9 +48,9 @@ class Stored(Encoder):
         sinks: first slots of a region that stay exact as well, while there is a window; in a page they count for its range.
         whole: slots come in whole pages alone, as a tier's do (`Tiered`): pages need no window then.
 
-    Where both are dense and on the device, attention is one fused kernel. Otherwise scores and weighted sums are taken apart,
-    over some slots decoded at a time. With a window known tokens are fed one at a time, and with a window or pages nothing may be
-    evicted while decoding.
+    Where both are dense and on the device, or both are affine codes (values along channels), attention is one fused kernel.
+    Otherwise scores and weighted sums are taken apart, over some slots decoded at a time. With a window known tokens are fed one at
+    a time, and with a window or pages nothing may be evicted while decoding.
     Raises: ValueError for coded values elsewhere than on the device, for pages that the window's blocks do not fill, for sinks
     without a window.
     """
@@ -202,6 +204,9 @@ class Stored(Encoder):
         if self.dense:
             where = (cache.pos, cache.start[context.layer], cache.length[context.layer], context.positions)
             return ragged_attention(q, cache.k, cache.v, *where, bias=cache.bias, window=context.window)
+        if not self.positions.at_reading and (sides := packed_sides(self.codecs, cache, context.layer)) is not None:
+            where = (cache.pos, cache.start[context.layer], cache.length[context.layer], context.positions)
+            return packed_attention(q, *sides, *where, bias=cache.bias, window=context.window)
         scores = self.scores(q, cache, context)
         lse = log_denominator(scores)
         out = self.weighted_sum(cache, context, probabilities(scores, lse), q.shape[-1])

@@ -15,6 +15,7 @@ from kvjax.encode.parted import Parted, Share, with_part
 from kvjax.encode.stored import Stored
 from kvjax.encode.tier_rule import TierRule
 from kvjax.evidence import Need, union
+from kvjax.join import joined
 from kvjax.protocols import Cache, Decoder
 from kvjax.types import Layer, Queries
 from kvjax.view import Ranking
@@ -111,23 +112,14 @@ class Tiered(Parted):
 
     def attention(self, q: Queries, cache: Cache, context: AttendContext) -> tuple[Queries, Float32[Array, "b h g t"]]:
         pairs = zip(self.stores, cache.parts, strict=True)
-        return joined([store.attention(q, part, context.replace(encode=store)) for store, part in pairs])
+        found = [store.attention(q, part, context.replace(encode=store)) for store, part in pairs]
+        return joined([(_real(*of_tier).astype(q.dtype), of_tier[1]) for of_tier in found])
 
     def weighted_sum(
         self, cache: Cache, context: AttendContext, weights: Float32[Array, "b h g t m"], d: int
     ) -> Float32[Array, "b h g t d"]:
         of_tiers = zip(self.stores, cache.parts, jnp.split(weights, len(self.stores), -1), strict=True)
         return sum(store.weighted_sum(part, context, part_weights, d) for store, part, part_weights in of_tiers)
-
-
-def joined(
-    parts: Sequence[tuple[Queries, Float32[Array, "b h g t"]]],
-) -> tuple[Queries, Float32[Array, "b h g t"]]:
-    """(out, lse) over slots in several parts: lse = log Σ_i e^lse_i, out = Σ_i e^(lse_i - lse) out_i; empty parts count nothing."""
-    outs, lses = zip(*parts, strict=True)
-    lse = jax.nn.logsumexp(jnp.stack(lses), 0)
-    weigh = lambda out, own: jnp.where(own > -jnp.inf, jnp.exp(own - lse), 0.0)[..., None] * _real(out, own)  # noqa: E731
-    return sum(map(weigh, outs, lses)).astype(outs[0].dtype), lse
 
 
 def _real(out: Queries, lse: Float32[Array, "b h g t"]) -> Float32[Array, "b h g t d"]:

@@ -68,6 +68,7 @@ class Need:
         token_wise: whether what is recorded has one entry for each token of a block, [b, ..., t], and not for each slot held.
         prompt_only: whether it is not defined while decoding.
         second_pass: whether a pass after the prefill records it (`Probed`), and not the prefill.
+        whole_model: whether it is of the model's output (`OfOutput`), recorded after the last layer and the same in all of them.
     """
 
     carried: ClassVar[bool] = False
@@ -76,6 +77,7 @@ class Need:
     token_wise: ClassVar[bool] = False
     prompt_only: ClassVar[bool] = False
     second_pass: ClassVar[bool] = False
+    whole_model: ClassVar[bool] = False
 
     @property
     def key(self) -> str:

@@ -70,8 +70,13 @@ def ordered(needs: Iterable[Need]) -> tuple[Need, ...]:
 
 
 def of_layer(needs: Iterable[Need], layer: Layer) -> tuple[Need, ...]:
-    """The needs as one layer records them."""
-    return tuple(need.at(layer) for need in ordered(needs))
+    """The needs as one layer records them, without those of the whole model."""
+    return tuple(need.at(layer) for need in ordered(needs) if not need.whole_model)
+
+
+def of_model(needs: Iterable[Need]) -> tuple[Need, ...]:
+    """The needs that are of the model's output."""
+    return tuple(need for need in ordered(needs) if need.whole_model)
 
 
 def _name(need: Need) -> str:

@@ -22,10 +22,12 @@ class RowsAt:
 
     Attributes:
         keys: position of each key.   steps: tokens since the prompt, each query's own included; 0 for a query of the prompt.
+        prompt: tokens of the prompt; None where blocks know the order of keys alone (`kvjax.prefill.placed` tells them).
     """
 
     keys: Int32[Array, "b h n"]
     steps: Int32[Array, "b t"]
+    prompt: Int32[Array, " b"] | None = None
 
 
 class Reduction:

@@ -1,6 +1,7 @@
 """What a file remembers of a policy, so that it is refused for another."""
 
 import dataclasses
+import re
 
 import jax
 import numpy as np
@@ -12,6 +13,8 @@ from kvjax.files.trees import below, static_fields
 
 def facts_of_stage(x: PyTree, path: str = "") -> dict[str, object]:
     """Every number and word of a pytree of stages by its path, arrays by their checksums: what is equal has equal facts."""
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return facts_of_stage(np.asarray(jax.random.key_data(x)), path)
     if isinstance(x, jax.Array | np.ndarray | np.generic):
         return {path: x.item() if x.ndim == 0 else f"{x.dtype} {list(x.shape)} {checksum(x)}"}
     if x is None or isinstance(x, bool | int | float | str):
@@ -36,9 +39,8 @@ def _all(parts: dict[object, object], path: str, kind: str) -> dict[str, object]
 
 def _words(x: PyTree) -> str:
     """A name or a repr that another process gives, too: no addresses."""
-    if isinstance(x, type) or callable(x) and type(x).__name__ == "function":
-        return f"{x.__module__}.{x.__qualname__}"
-    return repr(x) if type(x).__repr__ is not object.__repr__ else _words(type(x))
+    name = getattr(x, "__qualname__", None)
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(x)) if name is None else f"{x.__module__}.{name}"
 
 
 def differences(mine: dict[str, object], theirs: dict[str, object]) -> list[str]:

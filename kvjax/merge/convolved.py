@@ -75,7 +75,7 @@ class Convolved(Merger):
     origin: str = struct.field(pytree_node=False, default="")
 
     @classmethod
-    def of(cls, weights: dict[str, Array], *, recent: int = 0, origin: str = "") -> "Convolved":
+    def of(cls, weights: PyTree, *, recent: int = 0, origin: str = "") -> "Convolved":
         """With an origin made from the weights where none is given."""
         return cls(weights=weights, recent=recent, origin=origin or origin_of(weights))
 

@@ -25,6 +25,7 @@ from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.fasa import fasa
 from kvjax.methods.fastdecode import fastdecode
+from kvjax.methods.fastgen import fastgen
 from kvjax.methods.finch import finch
 from kvjax.methods.full import full
 from kvjax.methods.gear import gear
@@ -35,8 +36,10 @@ from kvjax.methods.keepkv import keepkv
 from kvjax.methods.infllm import infllm
 from kvjax.methods.keydiff import keydiff
 from kvjax.methods.keyformer import keyformer
+from kvjax.methods.infinigen import infinigen
 from kvjax.methods.kivi import kivi
 from kvjax.methods.knorm import knorm
+from kvjax.methods.kvcompose import kvcompose
 from kvjax.methods.kvmerger import kvmerger
 from kvjax.methods.kvquant import kvquant
 from kvjax.methods.kvzip import kvzip
@@ -47,10 +50,12 @@ from kvjax.methods.local_window import local_window
 from kvjax.methods.lococo import lococo
 from kvjax.methods.mikv import mikv
 from kvjax.methods.minference import minference
+from kvjax.methods.mpcache import mpcache
 from kvjax.methods.nacl import nacl
 from kvjax.methods.neo import neo
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.omnikv import omnikv
+from kvjax.methods.pyramid_infer import pyramid_infer
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
 from kvjax.methods.q4_persistent import q4_persistent
@@ -62,7 +67,9 @@ from kvjax.methods.random_attention import random_attention
 from kvjax.methods.rkv import rkv
 from kvjax.methods.roco import roco
 from kvjax.methods.scissorhands import scissorhands
+from kvjax.methods.shadowkv import shadowkv
 from kvjax.methods.simlayerkv import simlayerkv
+from kvjax.methods.sirllm import sirllm
 from kvjax.methods.snapkv import snapkv
 from kvjax.methods.squeeze_attention import squeeze_attention
 from kvjax.methods.streaming_llm import streaming_llm
@@ -77,12 +84,12 @@ from kvjax.methods.zipcache import zipcache
 __all__ = [
     "ada_expected", "adakv", "arkv", "asymkv", "attention_matching", "cake", "cam", "chunkkv", "compactor", "compresskv",
     "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention",
-    "expected_attention", "fasa", "fastdecode", "finch", "full", "gear", "h2o", "hcattention", "heterocache", "infllm", "keepkv",
-    "keydiff", "keyformer", "kivi", "knorm", "kvmerger", "kvquant", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction",
-    "local_window", "lococo", "mikv", "minference", "nacl", "neo", "non_causal_attention", "omnikv", "pyramid_keydiff",
-    "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco", "scissorhands",
-    "simlayerkv", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant",
-    "zeromerge", "zipcache",
+    "expected_attention", "fasa", "fastdecode", "fastgen", "finch", "full", "gear", "h2o", "hcattention", "heterocache",
+    "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant", "kvzip", "lagkv",
+    "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "mikv", "minference", "mpcache", "nacl", "neo",
+    "non_causal_attention", "omnikv", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest",
+    "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv", "squeeze_attention",
+    "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
 
 

@@ -2,6 +2,14 @@
 
 The pairing the Expected Attention paper (arXiv 2510.00636) evaluates beside uniform budgets.
 Stages: score ExpectedAttention(eps) · allocate Adaptive(alpha) · select TopK(sinks) · after the prompt.
+
+BibTeX:
+    @misc{devoto2025adaexpected, title={ada_expected},
+      author={Alessio Devoto and others}, year={2025}, eprint={2510.00636}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.ada_expected(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.allocate import Adaptive

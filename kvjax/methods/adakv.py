@@ -4,6 +4,14 @@
 Stages: as SnapKV · allocate Adaptive(alpha). Heads are really of different lengths in the pool.
 Differs: average pooling by default (the release max-pools 7: pass `MaxPool(7)`); totals are exact (the release's are not:
 `rounded=True` is its safeguard).
+
+BibTeX:
+    @misc{feng2024adakv, title={Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient LLM Inference},
+      author={Yuan Feng and others}, year={2024}, eprint={2407.11550}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.adakv(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

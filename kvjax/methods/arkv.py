@@ -14,8 +14,8 @@ BibTeX:
       Long-Context Inference in {LLM}s}, journal={arXiv:2603.08727}, year={2026}}
 
 Example:
-    >>> kvjax.methods.arkv(budget=1024).encode.rule.window
-    32
+    policy = kvjax.methods.arkv(budget=128)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.allocate import OriginShares
@@ -41,10 +41,10 @@ def arkv(
         t1, t2, t3: inverse exponents of a layer's entropy, variance and kurtosis.
 
     Raises:
-        ValueError: a budget that is no integer above the window.
+        ValueError: a budget that is no integer, or below the window; a window below 1.
     """
-    if not isinstance(number_of(budget), int) or budget <= window:
-        raise ValueError(f"budget is an integer of slots above the window of {window}; got {budget!r}")
+    if not isinstance(number_of(budget), int) or not 1 <= window <= budget:
+        raise ValueError(f"budget is an integer of slots, at least the window of {window}, that at least 1; got {budget!r}")
     coded = Stored(keys=Fp8(scaled=True), values=Fp8(scaled=True))
     return Policy(
         score=MeanAndVariance(window=window, gamma=gamma),

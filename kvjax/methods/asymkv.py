@@ -13,8 +13,8 @@ BibTeX:
       Quantization Configurations}, author={Tao, Qian and Yu, Wenyuan and Zhou, Jingren}, booktitle={COLING}, year={2025}}
 
 Example:
-    >>> kvjax.methods.asymkv(key_layers=2, residual=32).encode.kind_of(0)
-    0
+    policy = kvjax.methods.asymkv(key_layers=2, group=16, residual=64)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.by_layer import by_layer

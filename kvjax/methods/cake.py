@@ -5,6 +5,14 @@ Stages: score MeanAndVariance(window, gamma) · allocate LayerPreference(tau1, t
 last query's attention, pooled.
 Differs: budgets are shared out once all layers have been seen, and sum exactly; `cascade=True` is the paper's order. The release's
 rounding is `.replace(allocate=LayerPreference(..., share=ClipAndSpread()))`. A layer's budget counts its window.
+
+BibTeX:
+    @misc{qin2025cake, title={CAKE: Cascading and Adaptive KV Cache Eviction with Layer Preferences},
+      author={Ziran Qin and others}, year={2025}, eprint={2503.12491}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.cake(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.allocate import LayerPreference

@@ -3,6 +3,10 @@
 *CaM: Cache Merging for Memory-efficient LLMs Inference*, ICML 2024.
 Stages: score AccumulatedAttention · select SinksAndRecent, or TopK(sinks, recent_share) · merge ByChance(m, beta) · every step.
 Differs: one draw for each KV head from the group's mean; the gate reads accumulated attention, as the release's streaming form.
+
+Example:
+    policy = kvjax.methods.cam(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.merge import ByChance

@@ -3,6 +3,14 @@
 *ChunkKV: Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM Inference*, arXiv 2502.00299.
 Stages: score RecentOnTop(WindowAttention) · select Chunks(size) · after the prompt.
 Differs: SnapKV's group means are summed over the KV heads; no reuse of one layer's chunks in the next.
+
+BibTeX:
+    @misc{liu2025chunkkv, title={ChunkKV: Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM Inference},
+      author={Xiang Liu and others}, year={2025}, eprint={2502.00299}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.chunkkv(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

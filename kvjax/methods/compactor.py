@@ -3,6 +3,14 @@
 *Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate Leverage Scores*, arXiv 2507.08143.
 Stages: score Compactor(NonCausalAttention) · select TopK(sinks, recent) · after the prompt.
 Records the keys before the rotary embedding, and one number a query head and token. Differs: a short last chunk is not filled up.
+
+BibTeX:
+    @misc{chari2025compactor, title={Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate Leverage Scores},
+      author={Vivek Chari and others}, year={2025}, eprint={2507.08143}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.compactor(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

@@ -4,6 +4,14 @@
 Stages: score RetrievalHeads(window, pool) · allocate LayerWeights(floor, cap 3B, repair) · select TopK(recent=window) · after
 the prompt. Both tables come from an artefact, calibrated once a model (`kvjax calibrate compresskv`).
 Differs: budgets are exact whatever the prompt's length; the default repair is the released code's, the paper's is `ArgMax()`.
+
+BibTeX:
+    @misc{lin2025compresskv, title={CompressKV: Semantic Retrieval Heads Know What Tokens are Not Important Before Generation},
+      author={Xiaolin Lin and others}, year={2025}, eprint={2508.02401}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.compresskv(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

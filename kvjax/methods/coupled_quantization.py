@@ -9,15 +9,14 @@ Differs: calibration of the built-in artefact reads 8 texts of 1,024 tokens, the
 text by itself. A prompt attends exactly.
 
 BibTeX:
-@inproceedings{zhang2024kv,
-  title={KV Cache is 1 Bit Per Channel: Efficient Large Language Model Inference with Coupled Quantization},
-  author={Zhang, Tianyi and Yi, Jonah and Xu, Zhaozhuo and Shrivastava, Anshumali},
-  booktitle={Advances in Neural Information Processing Systems}, year={2024}}
+    @inproceedings{zhang2024kv,
+      title={KV Cache is 1 Bit Per Channel: Efficient Large Language Model Inference with Coupled Quantization},
+      author={Zhang, Tianyi and Yi, Jonah and Xu, Zhaozhuo and Shrivastava, Anshumali},
+      booktitle={Advances in Neural Information Processing Systems}, year={2024}}
 
 Example:
-    policy = kvjax.methods.coupled_quantization(artefact="smollm2-135m")
-    cache = kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy)
-    out = kvjax.decode(lm, cache, policy, max_new_tokens=32)
+    >>> kvjax.methods.coupled_quantization().encode.keys.bits_a_number(64)
+    Fraction(7, 4)
 """
 
 from pathlib import Path

@@ -2,6 +2,14 @@
 
 *CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective*, arXiv 2502.03805, with Ada-KV's budgets.
 Stages: as CriticalKV · allocate Adaptive(alpha) on the scores of the first stage. Heads are really of different lengths.
+
+BibTeX:
+    @misc{feng2025criticaladakv, title={CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective},
+      author={Yuan Feng and others}, year={2025}, eprint={2502.03805}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.critical_adakv(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

@@ -4,6 +4,14 @@
 Stages: score ValueWeighted(WindowAttention) · select TwoStages(first, recent=window) · after the prompt.
 Needs the layer's output projection while the prompt is read; one number a slot is stored.
 Differs: norms are averaged over the query heads of a KV head.
+
+BibTeX:
+    @misc{feng2025criticalkv, title={CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective},
+      author={Yuan Feng and others}, year={2025}, eprint={2502.03805}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.criticalkv(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

@@ -3,6 +3,14 @@
 *CurDKV: Value-Guided KV Compression for LLMs via Approximated CUR Decomposition*, arXiv 2509.15038.
 Stages: score WindowLeverage(window) · select TopK(sinks) · after the prompt. Needs no queries.
 Differs: squared norms in short windows, as kvpress has it, in place of the paper's leverage scores of a random projection.
+
+BibTeX:
+    @misc{sengupta2025cur, title={CurDKV: Value-Guided KV Compression for LLMs via Approximated CUR Decomposition},
+      author={Ayan Sengupta and others}, year={2025}, eprint={2509.15038}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.cur(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

@@ -7,6 +7,14 @@ first of a group); the prompt is cut when it has been read, not one token later;
 is the whole prompt; variances are normalised over the layers; totals are exact, layers · floor(budget · length).
 Nearer the release: ratio (1, 1) and
 `.replace(allocate=WholeLayers(allocate=AttentionVariance(density=HeadsMinMax())), merge=WeightedNearest(EMA(0.5), ScatterMean()))`.
+
+BibTeX:
+    @misc{wan2024d2o, title={D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of Large Language Models},
+      author={Zhongwei Wan and others}, year={2024}, eprint={2406.13035}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.d2o(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.allocate import AttentionVariance

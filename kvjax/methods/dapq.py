@@ -4,6 +4,15 @@
 Stages: score PseudoAttention(PseudoQueries) · select TopK(recent) · after the prompt.
 The prompt is read by them in a second pass: `pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids), policy)`, then compress.
 Differs: a second pass over frozen keys and values, which is the same as tokens appended to the prompt; the wording of the suffix.
+
+BibTeX:
+    @misc{dapq2026, title={Where Matters More Than What: Decoding-aligned KV Cache Compression via Position-aware Pseudo Queries},
+      year={2026}, eprint={2603.11564}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.dapq(budget=0.25)
+    pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids), policy)
+    out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

@@ -5,6 +5,14 @@ Stages: score WorstCase(window, threshold) · allocate ForcedFirst(Adaptive(0)) 
 the prompt.
 Differs: the window always stays (the release leaves ties at the highest score to chance); every head keeps a slot; values are
 those of KV heads, their norms averaged over the group.
+
+BibTeX:
+    @misc{feng2025defensivekv, title={Taming the Fragility of KV Cache Eviction in LLM Inference},
+      author={Yuan Feng and others}, year={2025}, eprint={2510.13334}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.defensive_kv(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

@@ -2,13 +2,26 @@
 
 *DuoAttention: Efficient Long-Context LLM Inference with Retrieval and Streaming Heads*, arXiv 2410.10819, sections 2.3 and 2.4.
 Stages: score Recency · allocate FullHeads(pattern) · select TopK(sinks, recent) · every step.
-Which heads are full is found offline: give the pattern, or `kvjax.allocate.full_heads(alpha, sparsity)` of learned alphas.
+Which heads are full is learned by `kvjax train duo_attention` (`kvjax.train.learners.DuoAttention`) and kept as an artefact.
 Differs: a prompt is read whole, every head attending to all of it; the release can feed it in pieces, and a streaming head then
-sees a cut past. Without noise, ties at the threshold are all full.
+sees a cut past. Ties are broken by position, not by noise.
+
+BibTeX:
+    @misc{xiao2024duoattention, title={DuoAttention: Efficient Long-Context LLM Inference with Retrieval and Streaming Heads},
+      author={Guangxuan Xiao and others}, year={2024}, eprint={2410.10819}, archivePrefix={arXiv}}
+
+Example:
+    pattern = np.arange(lm.decoder.layers * lm.decoder.heads).reshape(lm.decoder.layers, -1) % 2 == 0
+    policy = kvjax.methods.duo_attention(pattern)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 
-from kvjax.allocate.full_heads import FullHeads
+import numpy as np
+from jaxtyping import Bool
+
+from kvjax.allocate.full_heads import FullHeads, full_heads
+from kvjax.artefacts.artefact import ArtefactLike, resolve
 from kvjax.policy import Policy
 from kvjax.schedule import Every
 from kvjax.score import Recency
@@ -19,15 +32,28 @@ from kvjax.types import Number
 REQUIRES = ("training",)
 
 
-def duo_attention(pattern: Number, sinks: int = 64, recent: int = 256) -> Policy:
+def duo_attention(
+    pattern: Number = None, sinks: int = 64, recent: int = 256, *, sparsity: float = 0.5, artefact: ArtefactLike | None = None
+) -> Policy:
     """Keep all in full heads; in the others the first `sinks` and the last `recent` tokens, after the prompt and at every step.
 
     Args:
-        pattern: bool or 0-1 [L, H], true for full heads.   sinks, recent: slots of a streaming head, positions unchanged.
+        pattern: bool or 0-1 [L, H], true for full heads; in place of an artefact.
+        sinks, recent: slots of a streaming head, positions unchanged.
+        sparsity: share of heads that stream, those of the lowest α; of equal ones the later stream.
+        artefact: an Artefact, or the folder of one; of the model that will be prefilled.
 
     A decode step sees sinks + recent + 1 keys in a streaming head, its own included.
     """
     if min(sinks, recent) < 0 or sinks + recent < 1:
         raise ValueError(f"sinks and recent are numbers of slots, at least one together; got {sinks} and {recent}")
+    pattern = learned(artefact, sparsity) if pattern is None else pattern
     allocate = FullHeads.of(pattern, sinks + recent)
     return Policy(score=Recency(), allocate=allocate, select=TopK(sinks=sinks, recent=recent), when=Every(1))
+
+
+def learned(artefact: ArtefactLike | None, sparsity: float) -> Bool[np.ndarray, "l h"]:
+    """The pattern of an artefact's α."""
+    alpha = resolve(artefact, "duo_attention").tables["alpha"].astype(np.float64)
+    earlier_first = np.linspace(1e-6, 0, alpha.size).reshape(alpha.shape)
+    return full_heads(alpha, sparsity, earlier_first)

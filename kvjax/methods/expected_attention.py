@@ -2,6 +2,15 @@
 
 *Expected Attention: KV Cache Compression by Estimating Attention from Future Queries Distribution*, arXiv 2510.00636, section 3.
 Stages: score ExpectedAttention(future, sinks, eps) · select TopK(sinks) · after the prompt.
+
+BibTeX:
+    @misc{devoto2025expectedattention,
+      title={Expected Attention: KV Cache Compression by Estimating Attention from Future Queries Distribution},
+      author={Alessio Devoto and others}, year={2025}, eprint={2510.00636}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.expected_attention(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

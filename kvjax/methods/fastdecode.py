@@ -15,7 +15,7 @@ BibTeX:
     }
 
 Example:
-    out = kvjax.generate(lm, text, kvjax.methods.fastdecode(), max_new_tokens=32)
+    out = kvjax.generate(lm, ids, kvjax.methods.fastdecode(), max_new_tokens=32)
 """
 
 from kvjax.policy import Policy

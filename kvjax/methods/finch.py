@@ -3,6 +3,14 @@
 *FINCH: Prompt-guided Key-Value Cache Compression*, arXiv 2408.00167.
 Stages: score LevelledWindow(window) · select TopK(recent=window), or EachChunk(chunk, share) · keys re-rotated · after the prompt.
 The delimiter between context and question is no token of the prompt; the window is the question's length.
+
+BibTeX:
+    @misc{corallo2024finch, title={FINCH: Prompt-guided Key-Value Cache Compression},
+      author={Giulio Corallo and others}, year={2024}, eprint={2408.00167}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.finch(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.encode import Rerotated, Stored

@@ -9,15 +9,14 @@ Differs: a prompt is coded in the same blocks of `buffer` tokens as what follows
 gives a prompt one pair of rank 4. Outliers are a fixed number a row, and a channel's row is a block.
 
 BibTeX:
-@article{kang2024gear,
-  title={GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless Generative Inference of LLM},
-  author={Kang, Hao and Zhang, Qingru and Kundu, Souvik and Jeong, Geonhwa and Liu, Zaoxing and Krishna, Tushar and Zhao, Tuo},
-  journal={arXiv preprint arXiv:2403.05527}, year={2024}}
+    @article{kang2024gear,
+      title={GEAR: An Efficient KV Cache Compression Recipe for Near-Lossless Generative Inference of LLM},
+      author={Kang, Hao and Zhang, Qingru and Kundu, Souvik and Jeong, Geonhwa and Liu, Zaoxing and Krishna, Tushar and Zhao, Tuo},
+      journal={arXiv preprint arXiv:2403.05527}, year={2024}}
 
 Example:
-    policy = kvjax.methods.gear(bits=2)
-    cache = kvjax.compress(kvjax.prefill(lm, ids), policy)
-    out = kvjax.decode(lm, cache, policy, max_new_tokens=32)
+    >>> kvjax.methods.gear(outliers=0).encode.keys.bits_a_number(128)
+    Fraction(13, 4)
 """
 
 from kvjax.codec import Affine, Codec, LowRank, Outliers

@@ -6,6 +6,14 @@ Codebooks come from an artefact, one for each layer, KV head and group of channe
 with * and finds one codebook shared by all groups slightly better; its text says the opposite.
 Differs: nothing known. Where the paper is silent: the newest token is coded at once, every query head has its own set, and rotated
 keys are coded.
+
+BibTeX:
+    @misc{yang2025hcattention, title={HCAttention: Extreme KV Cache Compression via Heterogeneous Attention Computing for LLMs},
+      author={Dongquan Yang and others}, year={2025}, eprint={2507.19823}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.hcattention()
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from typing import Any

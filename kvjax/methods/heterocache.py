@@ -5,6 +5,14 @@ Stages: score LastQuery(AvgPool(5), GroupMax) · allocate RoleBudgets(ratio, rou
 after the prompt. Roles, clusters, ratios and theta come from an artefact, calibrated once a model (`kvjax calibrate heterocache`).
 Differs: a satellite gets its pivot's best tokens (the released code the earliest), each row of a batch decides for itself, only
 satellites have a copy on the host, and a refresh is read from the second step after the window that asked for it.
+
+BibTeX:
+    @misc{heterocache2026, title={HeteroCache},
+      year={2026}, eprint={2601.13684}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.heterocache(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from typing import Any

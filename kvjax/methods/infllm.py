@@ -17,7 +17,7 @@ BibTeX:
 
 Example:
     policy = kvjax.methods.infllm(local=1024)
-    out = kvjax.generate(lm, text, policy, max_new_tokens=32)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=32)
 """
 
 from typing import Any

@@ -5,6 +5,15 @@ arXiv 2504.15364.
 Stages: score KeyDiff · after the prompt; with a block size: score BlockKeyDiff(block) while decoding KeyDiff · every step.
 Needs no queries, so it does not matter whether the question is known yet. To bound memory while the prompt is read, as the paper
 does, prefill its first block and feed the rest with `kvjax.extend(..., block=block)`, which cuts back after each block.
+
+BibTeX:
+    @misc{park2025keydiff,
+      title={KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in Resource-Constrained Environments},
+      author={Junyoung Park and others}, year={2025}, eprint={2504.15364}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.keydiff(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

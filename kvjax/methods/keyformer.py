@@ -5,6 +5,14 @@ Stages: score TemperedAttention(seed, slope) · select TopK(recent_share) · eve
 Differs: probabilities are averaged over the query heads of a KV head; noise belongs to a layer, head, query and key, so that a row
 of a batch draws what it draws alone (the release sums scores over the batch); nothing is lost between keys and recent tokens.
 Without noise and slope it is H2O.
+
+BibTeX:
+    @misc{adnan2024keyformer, title={Keyformer: KV Cache Reduction through Key Tokens Selection for Efficient Generative Inference},
+      author={Muhammad Adnan and others}, year={2024}, eprint={2403.09054}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.keyformer(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.evidence import Tempered

@@ -6,6 +6,14 @@ evicted; any policy that evicts after the prompt can take its `encode`.
 Keys are coded after the rotary embedding. A prompt attends exactly; a step sees what it pushes out exactly, then it is coded.
 Differs: steps and minima are rounded to 16 bits before the division, the released code divides by unrounded ones. A prompt's last
 n mod R keys are exact head by head, as many as each head keeps. Known tokens after the prompt come one at a time.
+
+BibTeX:
+    @misc{liu2024kivi, title={KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache},
+      author={Zirui Liu and others}, year={2024}, eprint={2402.02750}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.kivi()
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.codec import Affine

@@ -2,6 +2,14 @@
 
 *A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression*, arXiv 2406.11430.
 Stages: score KeyNorm · after the prompt. Equal tokens tie in the first layer, where rotation does not change a norm.
+
+BibTeX:
+    @misc{devoto2024knorm, title={A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression},
+      author={Alessio Devoto and others}, year={2024}, eprint={2406.11430}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.knorm(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

@@ -9,16 +9,15 @@ Differs: outliers are a fixed number a token and KV head, of keys those beyond t
 value's range is that of one KV head. A token is exact in its own step and coded after it. A prompt attends exactly.
 
 BibTeX:
-@inproceedings{hooper2024kvquant,
-  title={KVQuant: Towards 10 Million Context Length LLM Inference with KV Cache Quantization},
-  author={Hooper, Coleman and Kim, Sehoon and Mohammadzadeh, Hiva and Mahoney, Michael W. and Shao, Yakun Sophia and
-    Keutzer, Kurt and Gholami, Amir},
-  booktitle={Advances in Neural Information Processing Systems}, year={2024}}
+    @inproceedings{hooper2024kvquant,
+      title={KVQuant: Towards 10 Million Context Length LLM Inference with KV Cache Quantization},
+      author={Hooper, Coleman and Kim, Sehoon and Mohammadzadeh, Hiva and Mahoney, Michael W. and Shao, Yakun Sophia and
+        Keutzer, Kurt and Gholami, Amir},
+      booktitle={Advances in Neural Information Processing Systems}, year={2024}}
 
 Example:
-    policy = kvjax.methods.kvquant(artefact="smollm2-135m", bits=3)
-    cache = kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy)
-    out = kvjax.decode(lm, cache, policy, max_new_tokens=32)
+    >>> kvjax.methods.kvquant(bits=3).encode.keys.bits_a_number(128)
+    Fraction(27, 8)
 """
 
 from pathlib import Path

@@ -3,6 +3,14 @@
 *Taming the Fragility of KV Cache Eviction in LLM Inference*, arXiv 2510.13334.
 Stages: as DefensiveKV · allocate ForcedFirst(AcrossModel()).
 Differs: as DefensiveKV; protected and forced tokens are above every score of every layer.
+
+BibTeX:
+    @misc{feng2025layerdefensivekv, title={Taming the Fragility of KV Cache Eviction in LLM Inference},
+      author={Yuan Feng and others}, year={2025}, eprint={2510.13334}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.layer_defensive_kv(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

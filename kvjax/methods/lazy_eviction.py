@@ -4,6 +4,15 @@
 Stages: score Recurrence(alpha) · select TopK(recent=window) · every `window` steps.
 Differs: a hit is one of any query head of the KV head; the prompt is cut to the budget, too, unless after_prefill=False. The window
 is the 80th percentile of the periods seen, 175 for a distilled model of 7B on MATH-500: measure yours.
+
+BibTeX:
+    @misc{zhang2025lazyeviction,
+      title={LazyEviction: Lagged KV Eviction with Attention Pattern Observation for Efficient Long Reasoning},
+      author={Haoyue Zhang and others}, year={2025}, eprint={2506.15969}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.lazy_eviction(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

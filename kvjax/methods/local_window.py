@@ -2,6 +2,10 @@
 
 Stages: score Recency · select TopK · every step. Sliding-window attention as a cache policy; it loses the first token as
 soon as the window is full, and perplexity collapses there (the attention-sink effect): that is the expected result.
+
+Example:
+    policy = kvjax.methods.local_window(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

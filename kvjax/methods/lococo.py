@@ -1,7 +1,7 @@
 """LoCoCo: half of a cache of fixed size are heavy hitters, the other half mixtures of everything else by a learned convolution.
 
 *LoCoCo: Dropping In Convolutions for Long Context Compression*, ICML 2024, arXiv 2406.05317.
-Stages: score NewestAttention · select TopK(recent) · merge Convolved(weights) · when a head holds `buffer` + 1 slots more
+Stages: score StepAttention · select TopK(recent) · merge Convolved(weights) · when a head holds `buffer` + 1 slots more
 than its budget.
 Differs: a prompt is read whole and merged once (the release reads chunks of 512 tokens and merges before each, and leaves a prompt
 of up to M + buffer tokens alone); one convolution for KV heads.
@@ -11,24 +11,26 @@ BibTeX:
       author={Cai, Ruisi and Tian, Yuandong and Wang, Zhangyang and Chen, Beidi}, booktitle={ICML}, year={2024}
     }
 Example:
+    >>> import jax
+    >>> from kvjax.merge import init_convolution
     >>> weights = init_convolution(jax.random.key(0), layers=30, slots=256, head_dim=64)
     >>> kvjax.methods.lococo(weights, budget=512).budget
     512
 """
 
-from jaxtyping import Array
+from jaxtyping import PyTree
 
 from kvjax.merge import Convolved
 from kvjax.policy import Policy
 from kvjax.schedule import WhenFull
-from kvjax.score import NewestAttention
+from kvjax.score import StepAttention
 from kvjax.select import TopK
 
 #: What a user brings beside the prompt.
 REQUIRES = ("training",)
 
 
-def lococo(weights: dict[str, Array], budget: int | float = 512, buffer: int = 16, recent: int = 0, origin: str = "") -> Policy:
+def lococo(weights: PyTree, budget: int | float = 512, buffer: int = 16, recent: int = 0, origin: str = "") -> Policy:
     """Keep the best tokens of the last reading; M_c of the slots, as many as the weights have rows, become mixtures of the rest.
 
     Args:
@@ -37,7 +39,7 @@ def lococo(weights: dict[str, Array], budget: int | float = 512, buffer: int = 1
         origin: where the weights came from; made from them where none is given.
     """
     return Policy(
-        score=NewestAttention(),
+        score=StepAttention(),
         select=TopK(recent=recent),
         merge=Convolved.of(weights, recent=recent, origin=origin),
         when=WhenFull(buffer + 1),

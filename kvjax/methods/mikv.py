@@ -14,8 +14,8 @@ BibTeX:
       and Kwon, Se Jung and Lee, Dongsoo}, journal={arXiv:2402.18096}, year={2024}}
 
 Example:
-    >>> kvjax.methods.mikv(share=0.25, low=4).encode.rule.share
-    0.25
+    policy = kvjax.methods.mikv(share=0.25, low=4, group=16)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.budget import EVERYTHING

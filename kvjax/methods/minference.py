@@ -17,7 +17,7 @@ BibTeX:
 
 Example:
     policy = kvjax.methods.minference()
-    pre = kvjax.prefill(lm, lm.encode(text), needs=policy)
+    pre = kvjax.prefill(lm, ids, needs=policy)
     out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=32)
 """
 

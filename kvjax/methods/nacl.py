@@ -5,6 +5,14 @@ Stages: score ProxyQueries · select BestAndSampled(sampled, seed, sinks) · aft
 Differs: any budget (the release's 20% of a prompt are 1% ends, 12% best and 7% sampled: shares that stand for other budgets, too);
 sinks leave at least one recent token room (the release's slice breaks on short prompts); at most 64 proxies; scores are averaged
 over the query heads of a KV head, and each KV head draws for itself.
+
+BibTeX:
+    @misc{chen2024nacl, title={NACL: A General and Effective KV Cache Eviction Framework for LLMs at Inference Time},
+      author={Yilong Chen and others}, year={2024}, eprint={2408.03675}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.nacl(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

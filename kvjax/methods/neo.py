@@ -16,7 +16,7 @@ BibTeX:
     }
 
 Example:
-    out = kvjax.generate(lm, [text, "a short one"], kvjax.methods.neo(longest=1024), max_new_tokens=32)
+    out = kvjax.generate(lm, texts, kvjax.methods.neo(longest=100), max_new_tokens=32)
 """
 
 from kvjax.allocate import ShortRowsWhole

@@ -26,7 +26,8 @@ from kvjax.types import Function
 
 
 def omnikv(
-    tokens: int | float = 0.067, filters: Sequence[int] = (2, 8, 18), waiting: int = 1, by: Function = RawLogits(), home: Any = OnHost()
+    tokens: int | float = 0.067, filters: Sequence[int] = (2, 8, 18), waiting: int = 1, by: Function = RawLogits(),
+    home: Any = OnHost(),
 ) -> Policy:
     """Keep everything, read `tokens` of the prompt in most layers.
 

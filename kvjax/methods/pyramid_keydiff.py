@@ -2,6 +2,10 @@
 
 A test of the seams: scorer, layer budgets, head budgets and protection come from four different papers (KeyDiff, PyramidKV, Ada-KV,
 StreamingLLM) and meet without a class of their own.
+
+Example:
+    policy = kvjax.methods.pyramid_keydiff(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.allocate import Adaptive, Pyramid

@@ -2,6 +2,14 @@
 
 *PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling*, arXiv 2406.02069, section 4.2.
 Stages: as SnapKV · allocate Pyramid(beta, window). Exact totals, where the release's floor division exceeds them by up to 5%.
+
+BibTeX:
+    @misc{cai2024pyramidkv, title={PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling},
+      author={Zefan Cai and others}, year={2024}, eprint={2406.02069}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.pyramidkv(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

@@ -11,8 +11,8 @@ BibTeX:
       Edge Devices}, journal={arXiv:2603.04428}, year={2026}}
 
 Example:
-    >>> kvjax.methods.q4_persistent(group=32).encode.keys.bits
-    4
+    policy = kvjax.methods.q4_persistent(group=16)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.codec import Affine

@@ -3,6 +3,14 @@
 *Q-Filters: Leveraging QK Geometry for Efficient KV Cache Compression*, arXiv 2503.02812.
 Stages: score QueryFilter(filters), or OwnQueryFilter · after the prompt.
 Filters come from `kvjax.calibrate.q_filters`; without them the prompt's own queries give the direction.
+
+BibTeX:
+    @misc{godey2025qfilters, title={Q-Filters: Leveraging QK Geometry for Efficient KV Cache Compression},
+      author={Nathan Godey and others}, year={2025}, eprint={2503.02812}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.qfilters(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

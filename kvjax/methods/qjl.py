@@ -8,15 +8,14 @@ Differs: all layers have as many projections, the release gives the first fiftee
 channels are our choice, the paper names no number. The newest tokens wait, fewer than `buffer`, then all are coded at once.
 
 BibTeX:
-@inproceedings{zandieh2025qjl,
-  title={QJL: 1-Bit Quantized JL Transform for KV Cache Quantization with Zero Overhead},
-  author={Zandieh, Amir and Daliri, Majid and Han, Insu},
-  booktitle={AAAI Conference on Artificial Intelligence}, year={2025}}
+    @inproceedings{zandieh2025qjl,
+      title={QJL: 1-Bit Quantized JL Transform for KV Cache Quantization with Zero Overhead},
+      author={Zandieh, Amir and Daliri, Majid and Han, Insu},
+      booktitle={AAAI Conference on Artificial Intelligence}, year={2025}}
 
 Example:
-    policy = kvjax.methods.qjl()
-    cache = kvjax.compress(kvjax.prefill(lm, ids), policy)
-    out = kvjax.decode(lm, cache, policy, max_new_tokens=32)
+    >>> kvjax.methods.qjl(outliers=0).encode.keys.bits_a_number(128)
+    Fraction(17, 8)
 """
 
 from kvjax.codec import Affine, OutlierChannels, SignSketch

@@ -3,6 +3,14 @@
 *Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference*, arXiv 2406.10774, section 3.
 Stages: retrieve TopPages(token_budget) · nothing is evicted.
 Differs: generated tokens are read as they come instead of filling pages.
+
+BibTeX:
+    @misc{tang2024quest, title={Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference},
+      author={Jiaming Tang and others}, year={2024}, eprint={2406.10774}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.quest()
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

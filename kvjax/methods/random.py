@@ -3,6 +3,14 @@
 *Random Attention: Rethinking KV Cache Eviction for Efficient Reasoning*, arXiv 2609.03430, as a control for prompts.
 Stages: score Drawn(seed) · after the prompt.
 A method that does not beat it has found no signal. Nothing is protected, and every KV head of every layer draws for itself.
+
+BibTeX:
+    @misc{random2026, title={Random Attention: Rethinking KV Cache Eviction for Efficient Reasoning},
+      year={2026}, eprint={2609.03430}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.random(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

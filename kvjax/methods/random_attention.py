@@ -3,6 +3,14 @@
 *Random Attention: Rethinking KV Cache Eviction for Efficient Reasoning*, arXiv 2609.03430.
 Stages: score PromptFirst(FreshDraws) · select TopK(recent) · every `interval` steps. The control that every table needs.
 Differs: a prompt that does not fit the budget by itself is cut, at random, when it has been read (the paper gives no rule).
+
+BibTeX:
+    @misc{randomattention2026, title={Random Attention: Rethinking KV Cache Eviction for Efficient Reasoning},
+      year={2026}, eprint={2609.03430}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.random_attention(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

@@ -4,6 +4,14 @@
 Stages: score Redundancy(window, weight) · select TopK(recent=window) · every `interval` steps.
 Differs: a token without a near duplicate forgives nothing (the release forgives token 0: pass `forgive=LastOrFirst()`); the weight
 is the README's (its code has 0.07); evictions are counted from the prompt's end.
+
+BibTeX:
+    @misc{cai2025rkv, title={R-KV: Redundancy-aware KV Cache Compression for Reasoning Models},
+      author={Zefan Cai and others}, year={2025}, eprint={2505.24133}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.rkv(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

@@ -5,6 +5,14 @@ Stages: score SteadyMean(recent, tail, sinks) · select TopK(sinks, recent=tail)
 Differs: a prompt is cut in one go by its own statistics (the release feeds it in strides and counts none before the first), and
 what the feasible tokens are too few for is taken from the next steadiest; guarded tokens are never feasible, even where few others
 are.
+
+BibTeX:
+    @misc{ren2024roco, title={On the Efficacy of Eviction Policy for Key-Value Constrained Generative Language Model Inference},
+      author={Siyu Ren and others}, year={2024}, eprint={2402.06262}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.roco(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

@@ -5,6 +5,15 @@ Stages: score SeldomLow(window) · select TopK(recent) · when a head holds `dro
 Differs: the budget is what is left after a drop, so heads hold budget to budget + drop - 1 slots (the paper's cache of b slots that
 drops m is budget b + 1 - m and drop m); a prompt is cut to the budget at once; every layer has the same budget (the paper gives
 later layers more); attention is averaged over the query heads of a KV head.
+
+BibTeX:
+    @misc{liu2023scissorhands,
+      title={Scissorhands: Exploiting the Persistence of Importance Hypothesis for LLM KV Cache Compression at Test Time},
+      author={Zichang Liu and others}, year={2023}, eprint={2305.17118}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.scissorhands(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

@@ -4,6 +4,14 @@
 Stages: score Recency · allocate LazyLayers(threshold) · select TopK(sinks) · after the prompt.
 Differs: a lazy layer goes on growing while decoding. Thresholds of the paper: 0.9 for Llama 3, 0.65 for Llama 2, 0.8 for Mistral,
 0.85 for Qwen.
+
+BibTeX:
+    @misc{zhang2024simlayerkv, title={SimLayerKV: A Simple Framework for Layer-Level KV Cache Reduction},
+      author={Xuan Zhang and others}, year={2024}, eprint={2410.13846}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.simlayerkv()
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.allocate import LazyLayers

@@ -3,6 +3,14 @@
 *SnapKV: LLM Knows What You are Looking for Before Generation*, arXiv 2404.14469, section 4.
 Stages: score WindowAttention(window, pool) · select TopK(recent=window) · after the prompt.
 Differs: one decision per KV head from the group mean; the release expands keys to query heads first.
+
+BibTeX:
+    @misc{li2024snapkv, title={SnapKV: LLM Knows What You are Looking for Before Generation},
+      author={Yuhong Li and others}, year={2024}, eprint={2404.14469}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.snapkv(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

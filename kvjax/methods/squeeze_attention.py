@@ -3,6 +3,15 @@
 *SqueezeAttention: 2D Management of KV-Cache in LLM Inference via Layer-wise Optimal Budget*, arXiv 2404.04793.
 Stages: allocate ThreeGroups(least) · everything else of another method, by default StreamingLLM.
 Differs: groups are exact, not those of a seeded k-means; totals are exact.
+
+BibTeX:
+    @misc{wang2024squeezeattention,
+      title={SqueezeAttention: 2D Management of KV-Cache in LLM Inference via Layer-wise Optimal Budget},
+      author={Zihao Wang and others}, year={2024}, eprint={2404.04793}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.squeeze_attention(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.allocate.three_groups import ThreeGroups

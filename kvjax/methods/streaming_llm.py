@@ -5,6 +5,14 @@ Stages: score Recency · select TopK(sinks) · encode Stored(positions) · every
 Differs: keys keep their absolute rotary positions by default. The paper rotates them by rank inside the cache, which is another
 method once something was evicted: `positions=InCache()`. The step attends first: it holds one slot more than the paper's. The
 prompt is read whole, at its own positions, before it is cut.
+
+BibTeX:
+    @misc{xiao2023streamingllm, title={Efficient Streaming Language Models with Attention Sinks},
+      author={Guangxuan Xiao and others}, year={2023}, eprint={2309.17453}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.streaming_llm(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from typing import Any

@@ -13,8 +13,8 @@ BibTeX:
       booktitle={ICLR}, year={2025}}
 
 Example:
-    >>> kvjax.methods.snapkv(budget=256).replace(encode=kvjax.methods.think(pruned=0.5).encode).encode.rule.recent
-    32
+    policy = kvjax.methods.think(pruned=0.5)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.codec import KeptChannels

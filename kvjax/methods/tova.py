@@ -3,6 +3,14 @@
 *Transformers are Multi-State RNNs*, arXiv 2401.06104, section 3.2.
 Stages: score WindowAttention(1, no pooling, mean over all heads) · every step. Nothing is protected: the newest token may
 evict itself, as in the release. The prompt is cut in one shot from its last row, which is noisier than feeding it in chunks.
+
+BibTeX:
+    @misc{oren2024tova, title={Transformers are Multi-State RNNs},
+      author={Matanel Oren and others}, year={2024}, eprint={2401.06104}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.tova(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.policy import Policy

@@ -5,6 +5,14 @@ Stages: score PromptFirst(DistanceSeries, or OwnDistanceSeries) · every `interv
 Statistics come from `kvjax.calibrate.query_pairs`; without them those of the queries seen so far serve.
 Differs: a prompt that does not fit the budget by itself is cut when it has been read (the release refuses it); tokens are shared by
 all heads of a layer with `shared`, never across layers.
+
+BibTeX:
+    @misc{triattention2026, title={TriAttention},
+      year={2026}, eprint={2604.04921}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.triattention(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

@@ -8,28 +8,29 @@ rotation without signs, levels of the normal limit, ties up, decoded directions 
 rotated; keys of 8 bits are 8-bit floating point.
 Differs: rotations are signed Hadamard matrices unless `rotation=Haar(seed)`, one for all layers. Channels all have the same bits:
 the paper's 2.5 and 3.5 bits, which code some with one more, are not here. The engine leaves the first and last two layers as they
-are; here every layer is coded. A prompt attends exactly.
+are; here a layer is left if `exact_layers` names it. A prompt attends exactly.
 
 BibTeX:
-@inproceedings{zandieh2026turboquant,
-  title={TurboQuant: Online Vector Quantization with Near-optimal Distortion Rate},
-  author={Zandieh, Amir and Daliri, Majid and Hadian, Majid and Mirrokni, Vahab},
-  booktitle={International Conference on Learning Representations}, year={2026}}
+    @inproceedings{zandieh2026turboquant,
+      title={TurboQuant: Online Vector Quantization with Near-optimal Distortion Rate},
+      author={Zandieh, Amir and Daliri, Majid and Hadian, Majid and Mirrokni, Vahab},
+      booktitle={International Conference on Learning Representations}, year={2026}}
 
 Example:
-    policy = kvjax.methods.turboquant(key_bits=4, value_bits=4)
-    cache = kvjax.compress(kvjax.prefill(lm, ids), policy)
-    out = kvjax.decode(lm, cache, policy, max_new_tokens=32)
+    >>> kvjax.methods.turboquant(key_bits=4).encode.keys.bits_a_number(128)
+    Fraction(33, 8)
 """
 
+from kvjax.by_layer import by_layer
 from kvjax.codec import Codec, Fp8, Hadamard, Levels, Normed, Refined, Rotated, Rotation, SignSketch, Uniform
 from kvjax.encode import Stored
 from kvjax.policy import Policy
 
 
 def turboquant(
-    key_bits: int = 4, value_bits: int = 4, inner_product: bool = False, engine: bool = False, rotation: Rotation = Hadamard()
-) -> Policy:
+    key_bits: int = 4, value_bits: int = 4, inner_product: bool = False, engine: bool = False, rotation: Rotation = Hadamard(),
+    exact_layers: tuple[int, ...] = (),
+) -> Policy:  # fmt: skip
     """Keep every token, a few bits a channel and a norm.
 
     Args:
@@ -37,14 +38,19 @@ def turboquant(
         inner_product: whether keys are coded for unbiased scores; not with `engine`.
         engine: whether codes are those of the inference engine.
         rotation: Hadamard(seed) or Haar(seed); of no account with `engine`.
+        exact_layers: layers that are not coded, counted from 0; the engine's, of L: (0, 1, L - 2, L - 1).
     """
     if engine and inner_product:
         raise ValueError("the engine leaves the inner-product term out: take inner_product=True or engine=True, not both")
     if engine:
-        return Policy(encode=Stored(keys=_engine_keys(key_bits), values=Uniform(bits=value_bits)))
-    keys = _inner_product(key_bits, rotation.seed) if inner_product else Normed(Levels(bits=key_bits))
-    values = Normed(Levels(bits=value_bits))
-    return Policy(encode=Stored(keys=Rotated(keys, rotation=rotation), values=Rotated(values, rotation=rotation)))
+        coded = Stored(keys=_engine_keys(key_bits), values=Uniform(bits=value_bits))
+    else:
+        keys = _inner_product(key_bits, rotation.seed) if inner_product else Normed(Levels(bits=key_bits))
+        keys, values = (Rotated(codec, rotation=rotation) for codec in (keys, Normed(Levels(bits=value_bits))))
+        coded = Stored(keys=keys, values=values)
+    if not exact_layers:
+        return Policy(encode=coded)
+    return Policy(encode=by_layer(coded, {tuple(exact_layers): Stored()}))
 
 
 def _inner_product(bits: int, seed: int) -> Codec:

@@ -3,6 +3,14 @@
 *ZeroMerge: Parameter-Free KV Cache Compression for Memory-Efficient Long-Context LLMs*, arXiv 2503.10714.
 Stages: score FadingAttention(shrink) · select DenseAndTop(dense, tail_share) · merge IntoDense · every step.
 Differs: a dense slot of one token carries a bias of a millionth; several tokens evicted at once are merged together.
+
+BibTeX:
+    @misc{liu2025zeromerge, title={ZeroMerge: Parameter-Free KV Cache Compression for Memory-Efficient Long-Context LLMs},
+      author={Xin Liu and others}, year={2025}, eprint={2503.10714}, archivePrefix={arXiv}}
+
+Example:
+    policy = kvjax.methods.zeromerge(budget=0.25)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 

@@ -16,8 +16,8 @@ BibTeX:
       booktitle={NeurIPS}, year={2024}}
 
 Example:
-    >>> kvjax.methods.zipcache().encode.rule.salient
-    60
+    policy = kvjax.methods.zipcache()
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
 from kvjax.budget import EVERYTHING

@@ -1,4 +1,7 @@
-"""Prompts through the model one layer after the other: all chunks of a layer before the next, so that a layer can be let go."""
+"""Prompts through the model one layer after the other: all chunks of a layer before the next, so that a layer can be let go.
+
+Between two layers tokens may leave a prompt: the layers that follow never compute them.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, Integer
 
 from kvjax import evidence as ev
 from kvjax.checks import check_finite
@@ -20,25 +24,54 @@ class Reading:
     """One prompt between two layers; `through` takes it to the next.
 
     Attributes:
-        attention: how it attends to itself.
-        tokens: int32 [n], padded.   length: tokens of the prompt.
+        tokens: int32 [n], padded.   pos: int32 [n], where they stand; behind the text for padding.
+        length: tokens of the prompt.   held: how many of them are there, the first of `tokens`.
+        attention: how it attends to itself.   chunk: tokens run at a time, if told.
         chunks: how it is cut.   x: the residual stream of each chunk, [1, t, e].
     """
 
-    attention: PrefillAttention
     tokens: np.ndarray
+    pos: np.ndarray
     length: int
+    held: int
     chunks: list[PrefillChunk]
     x: list[jax.Array]
+    attention: PrefillAttention
+    chunk: int | None
 
 
 def begun(lm: LanguageModel, ids: list[int], attention: PrefillAttention, chunk: int | None) -> Reading:
     """A prompt before the first layer."""
     n, chunks = attention.plan(len(ids), chunk)
-    tokens = np.zeros(n, np.int32)
-    tokens[: len(ids)] = ids
+    tokens = _padded(np.asarray(ids, np.int32), n)
     parts = (jnp.asarray(tokens[None, part.offset : part.offset + part.width]) for part in chunks)
-    return Reading(attention, tokens, len(ids), chunks, [_embed(lm.params, part, decoder=lm.decoder) for part in parts])
+    x = [_embed(lm.params, part, decoder=lm.decoder) for part in parts]
+    return Reading(tokens, np.arange(n, dtype=np.int32), len(ids), len(ids), chunks, x, attention, chunk)
+
+
+def _padded(x: np.ndarray, n: int, fill: int = 0) -> np.ndarray:
+    return np.pad(x, (0, n - len(x)), constant_values=fill)
+
+
+def without(reading: Reading, stay: Integer[np.ndarray, " m"]) -> Reading:
+    """The prompt once all tokens but `stay` (indices of `tokens`, ascending) have left it."""
+    n, chunks = reading.attention.plan(len(stay), reading.chunk)
+    x = _taken(jnp.concatenate(reading.x, 1), jnp.asarray(_padded(stay.astype(np.int32), n)))
+    return Reading(
+        tokens=_padded(reading.tokens[stay], n),
+        pos=_padded(reading.pos[stay], n, reading.length),
+        length=reading.length,
+        held=len(stay),
+        chunks=chunks,
+        x=[x[:, part.offset : part.offset + part.width] for part in chunks],
+        attention=reading.attention,
+        chunk=reading.chunk,
+    )
+
+
+@jax.jit
+def _taken(x: Float[jax.Array, "1 n e"], index: Integer[jax.Array, " m"]) -> Float[jax.Array, "1 m e"]:
+    return x[:, index]
 
 
 def through(lm: LanguageModel, reading: Reading, layer: int, needs: Iterable[ev.Need]) -> PrefilledRow:
@@ -47,15 +80,16 @@ def through(lm: LanguageModel, reading: Reading, layer: int, needs: Iterable[ev.
     n, dtype = len(reading.tokens), lm.params["embed"]["weight"].dtype
     k, v, evidence = layer_buffers(decoder, n, dtype, needs, layer)
     memory = reading.attention.at(layer).begin(shape_of(decoder, n, dtype))
+    length, pos = jnp.asarray([reading.length], jnp.int32), jnp.asarray(reading.pos[None])
     for i, part in enumerate(reading.chunks):
         ids = jnp.asarray(reading.tokens[None, part.offset : part.offset + part.width])
         reading.x[i], k, v, evidence, memory = _layer(
-            lm.params["layers"][layer], reading.x[i], k, v, evidence, memory, wanted, ids, np.int32(part.offset),
+            lm.params["layers"][layer], reading.x[i], k, v, evidence, memory, wanted, ids, pos, length, np.int32(part.offset),
             jnp.asarray([part.end], jnp.int32), decoder=decoder, window=decoder.windows[layer], attention=part.attention.at(layer),
         )  # fmt: skip
-    last = _last_logits(lm.params, reading.x[-1], np.int32(reading.length - 1 - part.offset), decoder=decoder)
+    last = _last_logits(lm.params, reading.x[-1], np.int32(reading.held - 1 - part.offset), decoder=decoder)
     check_finite(last, "the logits of the prompt's last token")
     return PrefilledRow(
-        ids=jnp.asarray(reading.tokens), length=jnp.asarray([reading.length], jnp.int32), k=(k,), v=(v,), evidence=(evidence,),
-        logits=last,
+        ids=jnp.asarray(reading.tokens), length=length, k=(k,), v=(v,), evidence=(evidence.replace(length=length),), logits=last,
+        pos=None if reading.held == reading.length else pos,
     )  # fmt: skip

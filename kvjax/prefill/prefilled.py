@@ -20,6 +20,7 @@ class PrefilledRow:
         k, v: one [1, h, n, d] array a layer.
         evidence: what each layer recorded.
         logits: float32 [v] after the last token. all_logits: float32 [n, v] if asked for.
+        pos: int32 [1, n], positions of the layer's tokens where others have left the prompt; `length` or more for padding.
     """
 
     ids: Int32[Array, " n"]
@@ -29,6 +30,7 @@ class PrefilledRow:
     evidence: tuple[Evidence, ...]
     logits: Float32[Array, " v"]
     all_logits: Float32[Array, "n v"] | None = None
+    pos: Int32[Array, "1 n"] | None = None
 
 
 @struct.dataclass

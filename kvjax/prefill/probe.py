@@ -42,7 +42,9 @@ def _layer(weights, x, k, v, data, needs, ids, length, offset, end, span, *, dec
     at = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
     count = jnp.clip(end - offset, 0, x.shape[1])[None]
 
-    def attend(inputs: AttentionInputs):
+    def attend(inputs: AttentionInputs, after=None):
+        if after is not None:  # another layer's queries over the keys and values just stored
+            return prefill_attention(inputs.q, *after[:2], offset=offset, window=window)[0], after
         keys = jax.lax.dynamic_update_slice_in_dim(k, inputs.k.astype(k.dtype), offset, axis=2)
         values = jax.lax.dynamic_update_slice_in_dim(v, inputs.v.astype(v.dtype), offset, axis=2)
         out, _ = prefill_attention(inputs.q, keys, values, offset=offset, window=window)

@@ -18,24 +18,39 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.heap import trim
 from kvjax.checks import check_finite, check_prompts
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
+from kvjax.prefill.placed import PlacedBlock
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder, LanguageModel
 from kvjax.types import Keys, Values
 
 
 @partial(jax.jit, static_argnames=("decoder", "window", "attention"), donate_argnames=("x", "k", "v", "evidence", "memory"))
-def _layer(weights, x, k, v, evidence, memory, needs, ids, offset, end, *, decoder, window, attention):
-    """One layer over a chunk of a prompt; k and v are the layer's whole buffers, filled up to the chunk, memory its attention's."""
-    at = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+def _layer(weights, x, k, v, evidence, memory, needs, ids, pos, prompt, offset, end, *, decoder, window, attention):
+    """One layer over one chunk of a prompt; k and v are the layer's whole buffers, filled up to the chunk.
+
+    The layer's tokens stand at `pos`, in a prompt of `prompt` tokens; those from `end` on are padding.
+    """
+    at = jax.lax.dynamic_slice_in_dim(pos, offset, x.shape[1], axis=1)
     count = jnp.clip(end - offset, 0, x.shape[1])
 
-    def attend(inputs: AttentionInputs):
+    def read_again(inputs: AttentionInputs, keys: Keys, values: Values):
+        own_k, own_v = (jax.lax.dynamic_slice_in_dim(y, offset, inputs.k.shape[2], axis=2) for y in (keys, values))
+        out, _, _ = attention.attend_after(
+            memory, inputs.replace(k=own_k, v=own_v), keys, values, ids=ids, offset=offset, count=count, window=window,
+            rope=decoder.rope,
+        )  # fmt: skip
+        return out
+
+    def attend(inputs: AttentionInputs, after=None):
+        if after is not None:  # another layer's queries over the keys and values just stored
+            return read_again(inputs, *after[:2]), after
         keys = jax.lax.dynamic_update_slice_in_dim(k, inputs.k.astype(k.dtype), offset, axis=2)
         values = jax.lax.dynamic_update_slice_in_dim(v, inputs.v.astype(v.dtype), offset, axis=2)
         out, block, left = attention.attend_after(
             memory, inputs, keys, values, ids=ids, offset=offset, count=count, window=window, rope=decoder.rope
         )
-        return out, (keys, values, ev.observe(evidence, needs, block), left)
+        placed = PlacedBlock(block=block, pos=pos, prompt=prompt)
+        return out, (keys, values, ev.observe(evidence, needs, placed), left)
 
     x, (k, v, evidence, memory) = decoder.layer(weights, x, at, attend)
     return x, k, v, evidence, memory
@@ -67,6 +82,37 @@ def memories(attention: PrefillAttention, decoder: Decoder, n: int, dtype: DType
     return [attention.at(layer).begin(shape_of(decoder, n, dtype)) for layer in range(decoder.layers)]
 
 
+@partial(jax.jit, static_argnames="decoder", donate_argnames=("found",))
+def _of_output(params, x, found, needs, ids, offset, end, before, *, decoder):
+    """What is recorded of the model's output after one more chunk of a prompt, and the logits after its last token."""
+    count = jnp.clip(end - offset, 0, x.shape[1])
+    unembed = partial(decoder.unembed, params)
+    new, before = ev.of_output(needs, unembed, x, ids, before=before, offset=jnp.full_like(count, offset), count=count)
+    put = partial(jax.lax.dynamic_update_slice_in_dim, start_index=offset, axis=1)
+    return {key: put(old, new[key]) for key, old in found.items()}, before
+
+
+class OutputRecord:
+    """What is recorded of the model's output of one prompt of bucket n; nothing where nothing is asked for."""
+
+    def __init__(self, lm: LanguageModel, n: int, needs: Iterable[ev.Need]):
+        self.lm, self.needs = lm, ev.of_model(needs)
+        self.found = {need.key: jnp.zeros((1, n), jnp.float32) for need in self.needs}
+        self.before = jnp.zeros((1, lm.decoder.vocab), jnp.float32)
+
+    def add(self, part: PrefillChunk, x: jax.Array, tokens: np.ndarray) -> None:
+        """One more chunk, of which the last layer gave x."""
+        if self.needs:
+            ids, end = jnp.asarray(tokens[None, part.offset : part.offset + part.width]), jnp.asarray([part.end], jnp.int32)
+            self.found, self.before = _of_output(
+                self.lm.params, x, self.found, self.needs, ids, np.int32(part.offset), end, self.before, decoder=self.lm.decoder
+            )
+
+    def beside(self, evidence: ev.Evidence) -> ev.Evidence:
+        """A layer's evidence with it."""
+        return evidence.replace(data={**evidence.data, **self.found})
+
+
 def layer_buffers(
     decoder: Decoder, n: int, dtype: DTypeLike, needs: Iterable[ev.Need], layer: int
 ) -> tuple[Keys, Values, ev.Evidence]:
@@ -83,23 +129,18 @@ def buffers(decoder: Decoder, n: int, dtype: DTypeLike, needs: Iterable[ev.Need]
 
 
 def _run(
-    lm: LanguageModel,
-    chunk: PrefillChunk,
-    tokens: np.ndarray,
-    k: list,
-    v: list,
-    evidence: list,
-    memory: list,
+    lm: LanguageModel, chunk: PrefillChunk, tokens: np.ndarray, length: int, k: list, v: list, evidence: list, memory: list,
     needs: Iterable[ev.Need],
 ) -> jax.Array:
     """One chunk through every layer, in place: hidden states [1, t, e]."""
+    pos, prompt = jnp.arange(len(tokens), dtype=jnp.int32)[None], jnp.asarray([length], jnp.int32)
     end = jnp.asarray([chunk.end], jnp.int32)
     ids = jnp.asarray(tokens[None, chunk.offset : chunk.offset + chunk.width])
     x = _embed(lm.params, ids, decoder=lm.decoder)
     for layer, (weights, window) in enumerate(zip(lm.params["layers"], lm.decoder.windows, strict=True)):
         x, k[layer], v[layer], evidence[layer], memory[layer] = _layer(
-            weights, x, k[layer], v[layer], evidence[layer], memory[layer], ev.of_layer(needs, layer), ids, np.int32(chunk.offset),
-            end, decoder=lm.decoder, window=window, attention=chunk.attention.at(layer),
+            weights, x, k[layer], v[layer], evidence[layer], memory[layer], ev.of_layer(needs, layer), ids, pos, prompt,
+            np.int32(chunk.offset), end, decoder=lm.decoder, window=window, attention=chunk.attention.at(layer),
         )  # fmt: skip
     return x
 
@@ -113,9 +154,10 @@ def _prefill_row(
     tokens[: len(ids)] = ids
     dtype = lm.params["embed"]["weight"].dtype
     (k, v, evidence), memory = buffers(decoder, n, dtype, needs), memories(attention, decoder, n, dtype)
-    logits = []
+    logits, output = [], OutputRecord(lm, n, needs)
     for part in chunks:
-        x = _run(lm, part, tokens, k, v, evidence, memory, needs)
+        x = _run(lm, part, tokens, len(ids), k, v, evidence, memory, needs)
+        output.add(part, x, tokens)
         if all_logits:
             logits.append(_unembed(lm.params, x, decoder=decoder)[0, : part.end - part.offset])
     last = _last_logits(lm.params, x, np.int32(len(ids) - 1 - part.offset), decoder=decoder)
@@ -125,7 +167,7 @@ def _prefill_row(
         length=jnp.asarray([len(ids)], jnp.int32),
         k=tuple(k),
         v=tuple(v),
-        evidence=tuple(evidence),
+        evidence=tuple(map(output.beside, evidence)),
         logits=last,
         all_logits=jnp.pad(jnp.concatenate(logits), ((0, n - len(ids)), (0, 0))) if all_logits else None,
     )

@@ -9,12 +9,15 @@ from kvjax.retrieve.filter_layers import FilterLayers, Probabilities, RawLogits
 from kvjax.retrieve.far_blocks import FarBlocks
 from kvjax.retrieve.full_attention import FullAttention
 from kvjax.retrieve.host_rows import HostRows
+from kvjax.retrieve.landmarks import Landmarks
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
+from kvjax.retrieve.speculated import Speculated
+from kvjax.retrieve.two_levels import TwoLevels
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
     "Clusters", "Dominant", "DominantChannels", "FarBlocks", "FilterLayers", "FullAttention", "HalfSplit", "HostRows",
-    "Interleaved", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized", "SetOfGroupMean",
-    "SetPerQueryHead", "SharedPages", "Sliding", "TopP", "TopPages", "Tumbling", "UnionOfGroup", "Unnormalized", "ZeroOutput",
-    "ZeroQuery",
+    "Interleaved", "Landmarks", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized",
+    "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling", "TwoLevels",
+    "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

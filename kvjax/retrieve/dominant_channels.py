@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
-from kvjax.budget import check_budget, slots_of
+from kvjax.budget import check_budget, is_everything, slots_of
 from kvjax.encoder import Encoder
 from kvjax.kernels.gather_attention import gather_attention
 from kvjax.protocols import Cache, Decoder
@@ -68,7 +68,7 @@ class DominantChannels(Retriever):
         tokens: N, an int, or the share of the prompt as a float in (0, 1]; 1.0 reads everything.
         skip_layers: first layers that read everything, as every layer with a sliding window does.
         home: where the prompt's values and the other channels of its keys are: OnHost(), ByCallback() or OnDevice(); None leaves
-            all of it in the pool, and a query reads less of it.
+            all of it in the pool: keys are scored where they lie, whole rows of them, and fewer values are read.
         origin: which model and text the channels came from.
 
     No token is forced in, the newest neither. With a home the device keeps the channels that a KV head's query heads have between
@@ -113,7 +113,7 @@ class DominantChannels(Retriever):
         if not encode.dense:
             raise ValueError(f"DominantChannels reads keys and values as numbers on the device; got {encode}: use Stored()")
         lengths = [int(row.length[0]) for row in rows]
-        wanted = [_EVERY if self.tokens == 1.0 else slots_of(self.tokens, n) for n in lengths]
+        wanted = [_EVERY if is_everything(self.tokens) else slots_of(self.tokens, n) for n in lengths]
         state = dict(fetched=jnp.zeros(len(rows), jnp.int32), wanted=jnp.asarray(wanted, jnp.int32), most=size_class(max(wanted)))
         if self.home is None:
             none = jnp.zeros((len(rows), cache.start.shape[2], 0, self.dominant.width), cache.k.dtype)

@@ -79,6 +79,9 @@ class MaskHeads(Retriever):
             raise ValueError(f"MaskHeads wants a bool mask [layers, query heads] = {wanted}; got {mask.dtype} {mask.shape}")
         self.inner.check(model, length, mean_budget)
 
+    def away(self, rows: list, decided: list, model: Decoder) -> list[Bool[Array, "l 1 h _"]] | None:
+        return self.inner.away(rows, decided, model)
+
     def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> PyTree:
         return self.inner.build(rows, decided, cache, encode)
 

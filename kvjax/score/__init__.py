@@ -7,15 +7,18 @@ from kvjax.score.drawn import Drawn
 from kvjax.score.expected import ExpectedAttention
 from kvjax.score.fading import FadingAttention
 from kvjax.score.geometry import KeyDiff
+from kvjax.score.head_rules import HeadRules
 from kvjax.score.heads import AllMax, AllMean, GroupMax, GroupMean
+from kvjax.score.highest import HighestRow
 from kvjax.score.in_blocks import BlockKeyDiff, ChunkKeyDiff
 from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
+from kvjax.score.late_attention import LateAttention
+from kvjax.score.look_once import LookOnce
 from kvjax.score.levelled import LevelledWindow
 from kvjax.score.leverage import WindowLeverage
 from kvjax.score.mean_variance import MeanAndVariance
 from kvjax.score.neighbours import NeighbourLikeness
-from kvjax.score.newest import NewestAttention
 from kvjax.score.non_causal import NonCausalAttention
 from kvjax.score.norm import KeyNorm
 from kvjax.score.per_slot import per_slot
@@ -37,17 +40,20 @@ from kvjax.score.retrieval_heads import RetrievalHeads
 from kvjax.score.seldom_low import SeldomLow
 from kvjax.score.steady_mean import SteadyMean
 from kvjax.score.step_attention import StepAttention
+from kvjax.score.surprise import Surprise
 from kvjax.score.tempered import TemperedAttention
 from kvjax.score.value_weighted import ValueWeighted
 from kvjax.score.window import WindowAttention
+from kvjax.score.with_heads_mean import WithHeadsMean
 from kvjax.score.worst_case import WorstCase
 
 __all__ = [
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries",
-    "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "KeyDiff", "KeyNorm", "LagSpread",
-    "LastQuery", "LevelledWindow", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NewestAttention", "NoPool",
-    "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit",
-    "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention",
-    "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "TemperedAttention", "ValueWeighted",
-    "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WorstCase", "per_slot",
+    "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "HeadRules", "HighestRow", "KeyDiff",
+    "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce", "MaxPool", "MeanAndVariance",
+    "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries",
+    "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence",
+    "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "Surprise",
+    "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WithHeadsMean",
+    "WorstCase", "per_slot",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The attention of the queries just seen, without what came before."""
+"""The attention of the queries just seen, without what came before (LoCoCo)."""
 
 from flax import struct
 

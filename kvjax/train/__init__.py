@@ -11,7 +11,7 @@ from kvjax.train.learner import Graded, Learner, Moment
 from kvjax.train.losses import cross_entropy, forward_kl, hidden_error, masked_mean, reverse_kl
 from kvjax.train.rates import l1, of_ratio, rate_deviation, rate_hinge, ratio_ramp
 from kvjax.train.regression import neighbours, score_kl, smooth_l1, smooth_l1_with_neighbours
-from kvjax.train.run import Trained, train
+from kvjax.train.run import Trained, train, untrained
 from kvjax.train.schedules import cosine, trapezoid
 from kvjax.train.source import Examples
 from kvjax.train.trim_kv import capacity, decay, decaying, retained
@@ -23,4 +23,5 @@ __all__ = [
     "forward_kl", "gumbel_sigmoid", "gumbel_top_k", "hidden_error", "l1", "learners", "masked_mean", "mean_grade", "neighbours",
     "noisy_logit", "of_ratio", "plain", "rate_deviation", "rate_hinge", "ratio_ramp", "retained", "reverse_kl", "score_kl",
     "smooth_l1", "smooth_l1_with_neighbours", "stacked", "straight_through", "train", "trapezoid",
+    "untrained",
 ]  # fmt: skip

@@ -49,7 +49,7 @@ def train(
     """
     frozen, key = Frozen.of(lm), jax.random.key(seed)
     learner.check(lm.decoder, source.batch(0).tokens.shape[-1])
-    state = begin(learner, lm.decoder, jax.random.fold_in(key, 2**31 - 1), steps=steps)
+    state = begin(learner, lm.decoder, start_key(seed), steps=steps)
     kept = None if folder is None else Checkpoints(Path(folder).expanduser().resolve())
     log: list[Line] = []
     if kept is not None:
@@ -65,6 +65,16 @@ def train(
             if (index + 1) % every == 0 or index + 1 == steps:
                 kept.save(state)
     return Trained(state.weights, log)
+
+
+def start_key(seed: int) -> jax.Array:
+    """What weights are drawn from before the first step."""
+    return jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
+
+
+def untrained(lm: LanguageModel, learner: Learner, seed: int = 0) -> PyTree:
+    """The weights that a run of this seed begins with."""
+    return begin(learner, lm.decoder, start_key(seed), steps=1).weights
 
 
 def _one(

@@ -34,6 +34,25 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert code == 2 and "smollm2 kept" in err
 
 
+def test_attention_over_codes_is_judged_and_timed_beside_dense_attention(cli, tmp_path):
+    words = ["--slots", 512, "--heads", 2, "--dimension", 64, "--groups", "1,3", "--layers", 2, "--rounds", 2]
+    code, out, err = cli("bench", "quantised", *words, "--json", tmp_path / "q.json")
+    assert code == 0, err
+    result = json.loads((tmp_path / "q.json").read_text())
+    names = {"float32", "bfloat16", "8 bits", "4 bits", "2 bits"}
+    assert set(result["cells"]) == {"1 query heads a KV head", "3 query heads a KV head"} and "quantised" in out
+    for cell in result["cells"].values():
+        assert set(cell["ms"]) == set(cell["over bfloat16"]) == names and cell["over bfloat16"]["bfloat16"] == 1
+        assert all(error < 1e-5 for error in cell["error"].values()) and len(cell["error"]) == 3
+    sizes, numbers = result["memory"], 2 * 2 * 512 * 64
+    wanted = {"float32": 32, "bfloat16": 16, "8 bits": 9, "4 bits": 5, "2 bits": 3}
+    assert {name: round(8 * size / numbers, 1) for name, size in sizes.items()} == wanted
+    code, _, err = cli("bench", "quantised", "--along", "head")
+    assert code == 2 and "tokens or channels" in err
+    code, _, err = cli("bench", "quantised", "--groups", "1,x")
+    assert code == 2 and "--groups" in err
+
+
 def test_restoring_is_timed_beside_a_fresh_prefill(cli, haystack_file, tmp_path):
     how = "kivi:bits=4,value_group=16,key_group=8,residual=16"
     words = ["--context", 300, "--rounds", 1, "--text", haystack_file, "--json", tmp_path / "r.json"]

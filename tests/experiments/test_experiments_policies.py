@@ -4,6 +4,7 @@ import pytest
 
 import kvjax
 from experiments.policies import parse_budget, parse_policy, split_specs
+from kvjax.budget import EVERYTHING
 
 
 @pytest.mark.parametrize("text, value", [("256", 256), ("1", 1), ("0.5", 0.5), ("1.0", 1.0), (" 8 ", 8)])
@@ -29,18 +30,19 @@ def test_full_takes_no_budget():
     assert parse_policy("full", 7).budget == 1.0
 
 
-#: What a method cannot do without, and no command line says.
-GIVEN_IN_PYTHON = {"duo_attention": "pattern", "trim_kv": "gate"}
+#: What a method cannot do without.
+ASKED_FOR = {"duo_attention": "artefact", "trim_kv": "artefact"}
+WHOLE_NUMBERS = ("arkv",)  # budgets in slots alone
 
 
-@pytest.mark.parametrize("name", sorted(set(kvjax.methods.names()) - set(GIVEN_IN_PYTHON)))
+@pytest.mark.parametrize("name", sorted(set(kvjax.methods.names()) - set(ASKED_FOR)))
 def test_every_method_can_be_named(name):
-    assert parse_policy(name, 0.5).policy.budget in (0.5, 1.0)
+    assert parse_policy(name, 64 if name in WHOLE_NUMBERS else 0.5).policy.budget in (0.5, 1.0, EVERYTHING)
 
 
-@pytest.mark.parametrize("name", GIVEN_IN_PYTHON)
-def test_what_only_python_can_give_is_asked_for_by_name(name):
-    with pytest.raises(ValueError, match=f"{name}.*'{GIVEN_IN_PYTHON[name]}'"):
+@pytest.mark.parametrize("name", ASKED_FOR)
+def test_what_is_not_built_in_is_asked_for_by_name(name):
+    with pytest.raises(ValueError, match=f"{name}.*'{ASKED_FOR[name]}'"):
         parse_policy(name, 0.5)
 
 

@@ -1,12 +1,13 @@
 """One recorded compression against kvjax: kept sets, then decode logits on what was kept."""
 
+import jax.numpy as jnp
 import numpy as np
 
 import kvjax
 from kvjax.policy import Policy
 from kvjax.prefill.run import Prefilled
 from tests.golden.check_decoding import check_decoding_cell
-from tests.golden.check_model import DECODE_LOGITS, first_row, rows_of
+from tests.golden.check_model import DECODE_LOGITS, KEYS, first_row, rows_of, worst
 from tests.golden.folder import Cell
 from tests.golden.margin import decided
 from tests.golden.policies import CHANNELS, HEAD_WISE, WHILE_DECODING, press_of, safe_entries
@@ -51,10 +52,22 @@ def _after_prefill(lm, pre: Prefilled, cell: Cell, policy: Policy) -> list[tuple
     undecided = int((~sure).sum())
     where = f", first at (layer, row, head, position) {np.argwhere(differing & sure)[0].tolist()}" if wrong else ""
     kept = (wrong == 0, f"kept {keep.sum()}: {wrong} wrong{where}" + (f", {undecided} tied" if undecided else ""))
+    turned = [_turned_keys(lm, cache, cell.arrays["rerotated_keys"])] if "rerotated_keys" in cell.arrays else []
     if differing.any():
         return [kept] if wrong else [kept, (True, "decode logits not comparable: a tie fell the other way")]
     fed = kvjax.extend(lm, cache, ids, policy, return_logits=True)
-    return [kept, within("decode logits", first_row(fed.logits, cell.arrays["decode_logits"]), DECODE_LOGITS)]
+    return [kept, *turned, within("decode logits", first_row(fed.logits, cell.arrays["decode_logits"]), DECODE_LOGITS)]
+
+
+def _turned_keys(lm, cache, recorded: np.ndarray) -> tuple[bool, str]:
+    """Row 0's stored keys, turned to their ranks in the cache, beside those recorded [l, 1, h, n, d]."""
+    rope, n, found = lm.decoder.rope, recorded.shape[3], np.full(recorded.shape, np.nan)
+    ranks = jnp.arange(n, dtype=jnp.int32)
+    for layer, head in np.ndindex(recorded.shape[0], recorded.shape[2]):
+        first, held = int(cache.start[layer, 0, head]), int(cache.length[layer, 0, head])
+        if held == n:
+            found[layer, 0, head] = rope.rotate(cache.k[first : first + n], *rope.cos_sin(ranks))
+    return within("re-rotated keys", worst(found, recorded), KEYS)
 
 
 def _decided(cell: Cell) -> np.ndarray:

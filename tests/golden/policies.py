@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 import kvjax
-from kvjax import allocate, score, select
+from kvjax import allocate, encode, score, select
 from kvjax.policy import Policy
 from tests.golden.folder import Cell
 from tests.golden.share_pyramid import SharePyramid
@@ -67,6 +69,8 @@ HEAD_WISE, WHILE_DECODING = ("AdaKVPress", "CriticalAdaKVPress"), "DecodingPress
 CRITICAL, CHUNKS = ("CriticalKVPress", "CriticalAdaKVPress"), "ChunkKVPress"
 #: Wrappers that say themselves how keys are measured.
 BY_BLOCKS = {"BlockPress": "block_size", "ChunkPress": "chunk_length"}
+#: A wrapper that turns what stays to consecutive positions, and a press that scores heads, not tokens.
+REROTATED, HEADS = "KeyRerotationPress", "DuoAttentionPress"
 #: Compared while decoding: only what reads no past queries, which the recorded form rotates to the current position.
 DECODING_SCORERS = {"KnormPress", "StreamingLLMPress", "TOVAPress", "KeyDiffPress"}
 
@@ -85,8 +89,10 @@ def covered(cell: Cell) -> bool:
         return inner in DECODING_SCORERS
     if wrapper in BY_BLOCKS:
         return inner == "KeyDiffPress"
-    if inner in ("QFilterPress", CHANNELS):
+    if inner in ("QFilterPress", HEADS, CHANNELS):
         return wrapper is None
+    if wrapper == REROTATED:
+        return inner in ("KnormPress", "StreamingLLMPress")
     return inner in SCORERS and wrapper in (None, *HEAD_WISE, *CRITICAL, CHUNKS) and (wrapper is None or inner != "PyramidKVPress")
 
 
@@ -104,6 +110,8 @@ def policy_for(cell: Cell, length: int) -> Policy:
     (inner, wrapper), p = press_of(cell), parameters(cell)
     if inner == CHANNELS:  # the recorded form cuts all of the prompt's keys
         return kvjax.methods.think(pruned=float(cell.ratio), recent=0, window=p["window_size"])
+    if inner == HEADS:
+        return _by_heads(cell, p)
     scorer, selector = _pieces(cell, inner, p)
     if wrapper == WHILE_DECODING:
         when = kvjax.Every(p["compression_interval"], after_prefill=False)
@@ -112,6 +120,8 @@ def policy_for(cell: Cell, length: int) -> Policy:
     policy = Policy(score=scorer, select=selector, budget=max(1, int(length * share)))
     if wrapper in BY_BLOCKS:
         return _by_blocks(policy, wrapper, p[BY_BLOCKS[wrapper]], share)
+    if wrapper == REROTATED:
+        return policy.replace(encode=encode.Stored(positions=encode.InCache()))
     if wrapper == CHUNKS:
         lifted = score.RecentOnTop(scorer, recent=p["window_size"])
         return policy.replace(score=lifted, select=select.Chunks(size=p["chunk_length"], share=share))
@@ -138,6 +148,15 @@ def _by_blocks(policy: Policy, wrapper: str, size: int, share: float) -> Policy:
     if wrapper == "BlockPress":
         return policy.replace(score=score.BlockKeyDiff(budget=policy.budget, block=size))
     return policy.replace(score=score.ChunkKeyDiff(size=size), select=select.EachChunk(size=size, share=share))
+
+
+def _by_heads(cell: Cell, p: dict) -> Policy:
+    """The round(L H ratio) heads of the lowest recorded scores keep both ends; nothing goes while decoding."""
+    scores = cell.arrays["duo_head_scores"]
+    full = np.ones(scores.size, bool)
+    full[np.argsort(scores.ravel())[: round(scores.size * float(cell.ratio))]] = False
+    policy = kvjax.methods.duo_attention(full.reshape(scores.shape), sinks=p["sink_size"], recent=p["recent_size"])
+    return policy.replace(when=kvjax.AfterPrefill())
 
 
 def safe_entries(cell: Cell, length: int) -> int:

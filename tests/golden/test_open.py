@@ -14,4 +14,7 @@ FOLDER = Path(os.environ.get("KVJAX_GOLDEN", Path(__file__).parents[3] / "shared
 @pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no golden data at {FOLDER}")
 @pytest.mark.parametrize("model", sorted(p.name for p in FOLDER.iterdir() if p.is_dir()) if FOLDER.is_dir() else ["none"])
 def test_every_cell_agrees(model, capsys):
-    assert main([str(FOLDER), "--only", model]) == 0, capsys.readouterr().out[-4000:]
+    code = main([str(FOLDER), "--only", model])
+    out = capsys.readouterr().out
+    assert code == 0, out[-4000:]
+    assert "not covered" not in out.replace("0 not covered", ""), out[-4000:]

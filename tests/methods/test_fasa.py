@@ -125,6 +125,12 @@ def test_bytes_are_where_they_are_said_to_be(lm, pre):
     assert in_place.host_nbytes == 0 and (in_place.lengths == n).all()
 
 
+def test_one_token_is_one(lm, pre):
+    for home in (None, OnHost()):
+        state = kvjax.compress(pre, policy(1, home=home)).retrieval
+        assert int(state.wanted[0]) == 1
+
+
 def test_it_reads_what_another_method_kept(lm, pre):
     chosen = policy_of("adakv").replace(retrieve=policy(12).retrieve)
     assert jnp.isfinite(reading.decoded(lm, pre, chosen, 4).logits).all()

@@ -7,11 +7,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import kvjax
 from kvjax.allocate import Uniform
+from kvjax.methods.kvzip import head_pattern, head_scores
 from kvjax.prefill import RepeatedContext
 from tests import eager
 from tests.conftest import ids_of, policy_of
 from tests.reference import kvzip
+from tests.reference.adaptive import adaptive
 from tests.reference.softmax import softmax
+from tests.reference.top_k import ranking
 
 N, SYSTEM, CHUNK, FIRST, FURTHER = 90, 4, 32, (5, 6, 7), (8, 9)
 
@@ -86,6 +89,33 @@ def test_uniform(repeated, u, budget):
     slots = 45 if budget == 0.5 else budget
     assert_array_equal(got[..., SYSTEM:], kvzip.kept_uniform(u, (slots - SYSTEM) / (N - SYSTEM)))
     assert got[..., :SYSTEM].all()
+
+
+@pytest.mark.parametrize("budget, alpha", [(12, 0.2), (40, 0.5), (60, 0.0)])
+def test_heads_of_adakv(repeated, u, budget, alpha):
+    """KVzip's scores and Ada-KV's heads as one policy: the system prompt leads in every head, layers keep what they had."""
+    policy = policy_of("kvzip", budget).replace(allocate=kvjax.allocate.Adaptive(alpha=alpha))
+    cache = kvjax.compress(repeated, policy)
+    protected = np.arange(N) < SYSTEM
+    whole = np.concatenate([np.zeros((*u.shape[:2], SYSTEM)), u], -1)
+    for layer, scores in enumerate(whole):
+        counts = adaptive(scores.astype(np.float32), budget, alpha=alpha, protected=protected)
+        assert counts.sum() == 2 * budget
+        for h, (got, count) in enumerate(zip(cache.kept(layer)[0], counts, strict=True)):
+            assert_array_equal(got, np.sort(ranking(scores[h], protected)[:count]))
+
+
+def test_heads_told_apart_by_their_highest_score(lm, repeated, u):
+    want = u.max(-1)
+    assert_allclose(head_scores(repeated, policy_of("kvzip")), want, atol=1e-5)
+    for full in range(7):
+        pattern = head_pattern(repeated, policy_of("kvzip"), full / 6)
+        assert pattern.sum() == full and want[pattern].min(initial=9) >= want[~pattern].max(initial=0)
+    pattern = head_pattern(repeated, policy_of("kvzip"), 0.5)
+    policy = kvjax.methods.duo_attention(pattern, sinks=4, recent=16)
+    assert_array_equal(kvjax.compress(repeated, policy).lengths[:, 0], np.where(pattern, N, 20))
+    with pytest.raises(ValueError, match="share"):
+        head_pattern(repeated, policy_of("kvzip"), 1.5)
 
 
 @pytest.mark.parametrize("allocate", [kvjax.allocate.AcrossModel(), Uniform()])

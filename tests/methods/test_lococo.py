@@ -27,7 +27,7 @@ def test_a2():
     kernel = np.zeros((1, 2, 2, 3), np.float32)
     kernel[0, 0, 0, 1], kernel[0, 1, 1, [0, 2]] = 1, 0.5
     weights = {"kernel": kernel, "bias": np.zeros((1, 2), np.float32), "gamma": np.array([0.5], np.float32)}
-    y = convolution(jnp.concatenate([k, v], -1)[0, 0], kernel[0], weights["bias"][0])
+    y = convolution(jnp.concatenate([k, v], -1)[0, 0], jnp.asarray(kernel[0]), jnp.zeros(2))
     np.testing.assert_allclose(y, [[1, 2, 0, 0], [0, 3, 3, 1]])
     view = LayerView.of_prompt(jnp.array([4]), (1, 1, 4), k=k, v=v, state=jnp.zeros((1, 1, 4), jnp.int32))
     keep = jnp.array([[[True, False, True, False]]])

@@ -6,7 +6,7 @@ import pytest
 
 import kvjax
 from kvjax.placement import ByCallback, OnDevice
-from kvjax.retrieve import Probabilities, RawLogits
+from kvjax.retrieve import MaskHeads, Probabilities, RawLogits
 from kvjax.retrieve.filter_layers import FilterLayers
 from kvjax.retrieve.token_lists import top_tokens
 from kvjax.types import size_class
@@ -76,7 +76,17 @@ def test_bytes_are_where_they_are_said_to_be(lm, pre):
     assert cache.used_nbytes == 2 * n * cache.slot_nbytes
     out = kvjax.decode(lm, cache, policy(k), max_new_tokens=steps, stop=())
     np.testing.assert_array_equal(out.cache.retrieval.fetched_nbytes, [steps * 2 * 2 * k * slot])
-    assert out.cache.retrieval.away.stores[0] is away.stores[0]
+    assert out.cache.retrieval.away.stores[0] is away.stores[0] and out.cache.passed == ()
+    assert (cache.held == n).all() and (out.cache.held == n + steps).all()
+
+
+def test_heads_may_be_masked_on_top(lm, pre):
+    """A retriever around it leaves what it holds elsewhere where it is."""
+    chosen = policy()
+    masked = chosen.replace(retrieve=MaskHeads(mask=np.zeros((3, 4), bool), inner=chosen.retrieve))
+    want, got = (reading.decoded(lm, pre, p, 4) for p in (chosen, masked))
+    np.testing.assert_array_equal(got.logits, want.logits)
+    assert got.cache.host_nbytes == want.cache.host_nbytes > 0
 
 
 @pytest.mark.parametrize("home", [OnDevice(), ByCallback()])

@@ -11,6 +11,7 @@ from kvjax.codec.bit_stream import unpack_bits
 from kvjax.codec.levels import nearest_level
 from kvjax.codec.normed import unit_of
 from kvjax.codec.rotation import hadamard
+from tests.held import held
 from tests.reference import turboquant as reference
 
 
@@ -96,3 +97,15 @@ def test_more_bits_come_closer(lm, pre):
         out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, **how)
         errors.append(float(np.abs(out.logits[0, 1] - want).max()))
     assert errors == sorted(errors, reverse=True) and errors[-1] < 0.05
+
+
+def test_the_engine_leaves_layers_as_they_are(lm, pre):
+    """The first and the last layer hold what was computed, the middle one codes; all take the bytes of what they hold."""
+    policy = kvjax.methods.turboquant(engine=True, exact_layers=(0, 2))
+    cache = kvjax.compress(pre, policy)
+    for layer in (0, 1, 2):
+        k, v = held(cache, policy.encode, layer, 0, 1)
+        same = np.array_equal(k, pre.rows[0].k[layer][0, 1, :90]) and np.array_equal(v, pre.rows[0].v[layer][0, 1, :90])
+        assert same == (layer != 1)
+    out = kvjax.decode(lm, cache, policy, max_new_tokens=4, stop=(), return_logits=True)
+    assert jnp.isfinite(out.logits).all()

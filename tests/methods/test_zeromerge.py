@@ -19,6 +19,7 @@ from tests.reference import zeromerge
 from tests.reference.attention import attention_rows
 from tests.reference.golden_methods import load
 from tests.reference.test_examples_zeromerge import SCORE
+from tests.replayed import ReplayedModel
 
 
 def started(k, v, scores, *, budget, dense, tail_share=0.1):
@@ -70,6 +71,32 @@ def test_the_authors_start(case):
         np.testing.assert_allclose(held, data[f"{case}_init_weight"][0, h, :dense], atol=1e-4)
         single = np.delete(mine, order, 0)
         assert {x.tobytes() for x in single} == {x.tobytes() for x in theirs[dense:].astype(np.float32)}
+
+
+@pytest.mark.parametrize("case, nearest", [("c0", LargestDot()), ("c1", SmallestDistance())])
+def test_the_authors_run_of_20_steps(case, nearest):
+    """Their queries, keys and values through prefill, compress and extend: outputs of every step, and what is held in the end."""
+    data = load("zeromerge")
+    n, budget, dense = int(data["n_prompt"]), int(data["cache_budget"]), int(data["cache_dense"])
+    lm = ReplayedModel.of(*(data[f"{case}_{name}"][0] for name in ("query", "key", "value")))
+    policy = kvjax.methods.zeromerge(
+        budget=budget,
+        dense=dense,
+        tail_share=float(data["cache_tail"] / budget),
+        shrink=float(data[f"{case}_shrink"]),
+        nearest=nearest,
+    )
+    cache = kvjax.compress(kvjax.prefill(lm, [1] * n, needs=policy), policy)
+    fed = kvjax.extend(lm, cache, [1] * 20, policy, block=1, return_logits=True)
+    theirs = data[f"{case}_attn_out_per_step"][:, 0, :, 0].reshape(20, -1)
+    np.testing.assert_allclose(fed.logits[0], theirs, atol=2e-5)
+    for h in range(4):
+        slots = slice(start := int(fed.cache.start[0, 0, h]), start + budget)
+        k, v, bias = (np.asarray(x[slots]) for x in (fed.cache.k, fed.cache.v, fed.cache.bias))
+        mine, wanted = (np.lexsort(np.round(x, 3).T) for x in (k, data[f"{case}_final_key"][0, h]))
+        np.testing.assert_allclose(k[mine], data[f"{case}_final_key"][0, h][wanted], atol=2e-5)
+        np.testing.assert_allclose(v[mine], data[f"{case}_final_value"][0, h][wanted], atol=2e-5)
+        np.testing.assert_allclose(np.exp(bias[mine]), data[f"{case}_final_weight"][0, h][wanted], atol=1e-4)
 
 
 class Heads:

@@ -21,7 +21,7 @@ streaming = import_module("kvjax.compress.streaming")
 def by_layer(policy) -> bool:
     """Whether a policy can be streamed."""
     once = not policy.retrieve.reads_prompt and not any(need.second_pass for need in policy.needs)
-    return policy.allocate.by_layer and once and policy.encode.page == 1
+    return policy.allocate.by_layer and once and policy.encode.page == 1 and not policy.encode.parted
 
 
 METHODS = [name for name in kvjax.methods.names() if by_layer(policy_of(name))]

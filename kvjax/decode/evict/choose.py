@@ -67,7 +67,10 @@ def _ranked(reader: Reader, cache: KVCache, group: Group, slots, used, order) ->
     if allocate is not None:
         first = jnp.broadcast_to(mean_budget(group)[:, None], group.budget.shape)
     scores, second, protected, pos, measured = group.each(score_slots, slots, used, order, first)
-    ranking = Ranking(scores=scores, protected=protected, valid=used, pos=pos, second=second, measured=measured)
+    ranking = Ranking(
+        scores=scores, protected=protected, valid=used, pos=pos, second=second, measured=measured, first=group.layers[0],
+        of=cache.start.shape[0],
+    )  # fmt: skip
     if allocate is None:
         return ranking, group.budget
     budget = reallocated(allocate, ranking, cache, group, until_next=reader.stages.when.until_next(reader.count))

@@ -45,7 +45,7 @@ class LayerStep:
         `needs` are the scorer's; `query` names the queries that attended, which tell the attention's rows.
         """
         carried = [need for need in needs if need.carried]
-        alone = [need for need in needs if not need.carried]
+        alone = [need for need in needs if not need.carried and not need.whole_model]
         block = StepTokens(inputs=inputs, ids=ids, out=out, offset=offset, count=count)
         names = {name for need in alone for name in need.reads}
         read = {name: getattr(inputs, name) for name in sorted(names | {query} if "q" in names else names)}

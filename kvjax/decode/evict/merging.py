@@ -1,5 +1,6 @@
 """What a region loses merged into what it keeps, and the slots that changed written back."""
 
+from functools import reduce
 from typing import NamedTuple
 
 import jax
@@ -56,9 +57,9 @@ def _changed(
     view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode: Stored,
     fitted: tuple[PyTree, PyTree],
 ) -> Changed:  # fmt: skip
-    """The kept slots whose key, value or bias is another after merging."""
-    touched = keep & ((view.k != merged.k).any(-1) | (view.v != merged.v).any(-1))
-    touched = touched if view.bias is None else touched | keep & (view.bias != merged.bias)
+    """The kept slots of which anything is another after merging."""
+    before, after = (jax.tree.leaves((x.k, x.v, x.bias, x.state, x.scored)) for x in (view, merged))
+    touched = keep & reduce(jnp.logical_or, map(_differs, before, after))
     order = first(touched)
 
     def sort(x: Array) -> Array:
@@ -67,6 +68,10 @@ def _changed(
     k, v = encode.keys.encode(merged.k, merged.pos, fitted[0]), encode.values.encode(merged.v, merged.pos, fitted[1])
     k, v, merge, score, bias = jax.tree.map(sort, (k, v, merged.state, merged.scored, merged.bias))
     return Changed(slots=sort(slots), k=k, v=v, merge=merge, score=score, bias=bias, count=touched.sum(-1).astype(jnp.int32))
+
+
+def _differs(one: Array, other: Array) -> Bool[Array, "b h n"]:
+    return (one != other).any(tuple(range(3, one.ndim)))
 
 
 def _write(cache: KVCache, new: Changed) -> KVCache:

@@ -36,6 +36,7 @@ class Reader:
         rope: the model's rotary embedding.
         ids: the step's tokens.
         offset, count: position of the step's first token and its tokens, by row.
+        output: what is of the model's output, by the keys of its needs.
     """
 
     stages: DecodeStages
@@ -47,12 +48,13 @@ class Reader:
     ids: Int32[Array, "b t"]
     offset: Int32[Array, " b"]
     count: Int32[Array, " b"]
+    output: dict[str, Float32[Array, "b t"]]
 
     def evidence(self, cache: KVCache, layer: Layer, left: LayerStep, order: Int32[Array, "b h n"] | None = None) -> Evidence:
         """A layer's evidence: what is carried, and what is of the step alone, by slot of the region or in the `order` of a view."""
         block = StepBlock(reader=self, cache=cache, layer=layer, left=left, order=order)
         alone = [need for need in self.stages.score.at(layer).needs if not need.carried]
-        now = {need.key: need.now(block) for need in alone}
+        now = {need.key: self.output[need.key] if need.whole_model else need.now(block) for need in alone}
         return left.evidence.replace(data={**left.evidence.data, **now})
 
     def view(
@@ -73,6 +75,7 @@ class Reader:
             state=jax.tree.map(take, state),
             bias=None if cache.bias is None else take(cache.bias),
             since=self.offset,
+            prompt=cache.position - cache.steps,
         )
 
     def seen(
@@ -141,7 +144,8 @@ class StepBlock:
     def reduced(self, reduction: Reduction) -> PyTree:
         t = jnp.arange(self.inputs.q.shape[3], dtype=jnp.int32)
         queries, keys = self.offset[:, None] + t, self._by_slot(self._positions())
-        where = RowsAt(keys=keys, steps=self.cache.steps[:, None] + 1 + t)
+        steps, prompt = self.cache.steps[:, None] + 1 + t, self.cache.position - self.cache.steps
+        where = RowsAt(keys=keys, steps=steps, prompt=prompt)
         return reduction.of_rows_at(self.rows(), queries, self._visible(queries, keys), where)
 
     def _visible(self, queries: Int32[Array, "b t"], keys: Int32[Array, "b h n"]) -> Bool[Array, "b h g t n"]:

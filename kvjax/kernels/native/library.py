@@ -28,12 +28,12 @@ from kvjax.user_folder import cache_folder
 
 SOURCES = (
     "attention.cc", "attention_with_weights.cc", "codebook.cc", "linear.cc", "softmax.cc", "top.cc", "top_p.cc",
-    "values.cc")
+    "values.cc", "packed_attention.cc")
 CALLS = tuple(
     f"kvjax_{name}"
     for name in (
         "ragged_attention", "ragged_scores", "gather_attention", "codebook_scores", "linear", "select_top_p", "select_top",
-        "softmax", "attention_with_weights", "weighted_values",
+        "softmax", "attention_with_weights", "weighted_values", "packed_attention",
     )
 )
 #: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.

@@ -1,0 +1,14 @@
+"""TRIM-KV: retention gates, by default for answers that the model itself gave."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvjax.train.learners import TrimKV
+
+DATA = "answers"
+DEFAULTS = dict(hidden=512, bias=18.0, weight=1.0, rate=2e-4, floor=1e-6, warmup=100, decay=1e-6)
+
+
+def learner(settings: Mapping[str, Any], budget: int | None) -> TrimKV:
+    """Gates for heads that hold `budget` slots (512)."""
+    return TrimKV(**settings) if budget is None else TrimKV(budget=budget, **settings)

@@ -1,0 +1,46 @@
+"""InfiniGen: keys and values in host memory; what a layer will look at is guessed from the input of the layer before, and fetched.
+
+*InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache Management*, OSDI 2024, arXiv 2406.19707.
+Stages: retrieve Speculated(skew, part, alpha, cap, home) · nothing is evicted.
+A few columns of the prompt's keys stay on the device for the guess. The skew comes from `kvjax.calibrate.skew`, once a model.
+Differs: a KV head of several query heads takes their maximum; the first layer's slots and what was generated are on the device, and
+always read; the host's pool has no limit.
+
+BibTeX:
+    @inproceedings{lee2024infinigen, title={InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache
+      Management}, author={Lee, Wonbeom and Lee, Jungi and Seo, Junghwan and Sim, Jaewoong},
+      booktitle={USENIX Symposium on Operating Systems Design and Implementation}, year={2024}, note={arXiv:2406.19707}}
+
+Example:
+    from kvjax.calibrate.skew import skew
+    policy = kvjax.methods.infinigen(skew=skew(lm, texts), alpha=5.0)
+    out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
+"""
+
+from typing import Any
+
+import numpy as np
+
+from kvjax.evidence.gate_values import origin_of
+from kvjax.placement import OnHost
+from kvjax.policy import Policy
+from kvjax.retrieve import Speculated
+
+
+def infinigen(
+    skew: np.ndarray | None = None, part: float = 0.2, alpha: float = 5.0, cap: int | float = 0.2, home: Any = OnHost(),
+    origin: str = "",
+) -> Policy:  # fmt: skip
+    """Keep everything on the host, fetch what a layer is expected to look at.
+
+    Args:
+        skew: float [L, H, d, d], orthogonal, for every KV head; None leaves columns as they are.
+        part: columns of the keys that stay on the device, as a share of them.
+        alpha: how far below the largest guess a token may be; 4 for OPT, 5 for Llama.
+        cap: most tokens fetched for a KV head and step, an int, or the share of the prompt as a float in (0, 1].
+        home: OnHost(), ByCallback(), or OnDevice() where there is no host to offload to.
+        origin: which model and text the skew came from; made from its numbers where none is given.
+    """
+    if skew is not None:
+        origin = origin or origin_of(skew)
+    return Policy(retrieve=Speculated(skew=skew, part=part, alpha=alpha, cap=cap, home=home, origin=origin))

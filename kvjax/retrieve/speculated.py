@@ -1,0 +1,205 @@
+"""Which tokens a layer will look at, guessed from the input of the layer before it, and fetched (InfiniGen)."""
+
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
+
+from kvjax.attend_context import AttendContext
+from kvjax.attention_inputs import AttentionInputs
+from kvjax.budget import check_budget, slots_of
+from kvjax.encoder import Encoder
+from kvjax.evidence import Need, SkewedQueries
+from kvjax.evidence.skewed_queries import turned
+from kvjax.placement import OnHost
+from kvjax.protocols import Cache, Decoder
+from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
+from kvjax.retrieve.token_lists import as_list, best
+from kvjax.retrieve.top_pages import together
+from kvjax.stage import Retriever
+from kvjax.types import Keys, Layer, Number, Table, later_table, size_class
+
+
+@struct.dataclass
+class PartialKeys:
+    """Of one layer. Axis letters: c columns.
+
+    Attributes:
+        keys: k A[:, C] of the prompt's tokens.   basis: A[:, C] of each row and KV head, C its columns.
+    """
+
+    keys: Float[Array, "b h n c"]
+    basis: Float[Array, "b h d c"]
+
+
+@partial(jax.jit, static_argnames=("many",))
+def partial_keys(k: Keys, weight: Float32[Array, "b h d"], skew: Float[Array, "h d d"] | None, *, many: int) -> PartialKeys:
+    """The `many` columns of largest weight, ascending; equal ones by lower index."""
+    columns = jnp.sort(jax.lax.top_k(weight, many)[1], -1)
+    eye = jnp.eye(k.shape[-1], dtype=jnp.float32)
+    matrix = jnp.broadcast_to(eye if skew is None else skew, (k.shape[0], k.shape[1], *eye.shape)).astype(jnp.float32)
+    basis = jnp.take_along_axis(matrix, columns[:, :, None], -1)
+    return PartialKeys(
+        keys=jnp.take_along_axis(turned(k, skew), columns[:, :, None], -1).astype(k.dtype), basis=basis.astype(k.dtype)
+    )
+
+
+def guessed(q: Float[Array, "b h g d"], mine: PartialKeys) -> Float32[Array, "b h n"]:
+    """ẑ = max_g (q_g A[:, C]) · (k A[:, C]), not divided by sqrt(d)."""
+    q, keys, basis = (x.astype(jnp.float32) for x in (q, mine.keys, mine.basis))
+    part = jnp.einsum("bhgd,bhdc->bhgc", q, basis, precision="highest")
+    return jnp.einsum("bhgc,bhnc->bhgn", part, keys, precision="highest").max(2)
+
+
+def fetch_count(
+    z: Float32[Array, "b h n"], valid: Bool[Array, "b n"], alpha: Number, most: Int32[Array, " b"]
+) -> Int32[Array, " b"]:
+    """int(mean_h |{j: ẑ_hj > max_j ẑ_hj - α}|), no more than `most`: one number for all KV heads."""
+    z = jnp.where(valid[:, None], z, -jnp.inf)
+    near = (z > z.max(-1, keepdims=True) - alpha).sum(-1, dtype=jnp.int32)
+    return jnp.minimum(near.sum(-1) // z.shape[1], most)
+
+
+@struct.dataclass
+class SpeculatedState(Fetching):
+    """Attributes:
+    partial: of each layer that has slots elsewhere, () for the others.
+    prompt: tokens of each prompt.   cap: most that are fetched for a KV head.   most: the size of a list.
+    """
+
+    partial: tuple[PyTree, ...] | None
+    prompt: Int32[Array, " b"]
+    cap: Int32[Array, " b"]
+    most: int = struct.field(pytree_node=False)
+
+    def split(self) -> tuple["SpeculatedState", PyTree]:
+        return self.replace(away=None, partial=None), (self.away, self.partial)
+
+    def joined(self, read: PyTree) -> "SpeculatedState":
+        return self.replace(away=read[0], partial=read[1])
+
+    @staticmethod
+    def stack(states: list) -> "SpeculatedState":
+        bare = [s.replace(away=None, partial=None, most=0) for s in states]
+        return jax.tree.map(lambda *x: jnp.concatenate(x), *bare).replace(
+            away=Elsewhere.stack([s.away for s in states]),
+            partial=tuple(_together(layers) for layers in zip(*(s.partial for s in states), strict=True)),
+            most=max(s.most for s in states),
+        )
+
+
+def _together(several: Any) -> PyTree:
+    """One layer of several rows, tokens padded to the longest prompt."""
+    if not isinstance(several[0], PartialKeys):
+        return ()
+    n = max(x.keys.shape[2] for x in several)
+    wide = [x.replace(keys=jnp.pad(x.keys, ((0, 0), (0, 0), (0, n - x.keys.shape[2]), (0, 0)))) for x in several]
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *wide)
+
+
+@struct.dataclass
+class Speculated(Retriever):
+    """Attention over the tokens of the prompt that x_{l-1}, the input of the layer before, makes one expect, and all later ones.
+
+    q̂ = rope(x_{l-1} W_q^l), ẑ_j = max_g (q̂_g A[:, C]) · (k_j A[:, C]); every KV head fetches its own best, as many as come within
+    α of the maximum in the mean over KV heads. The guess needs nothing that its own layer computes: a fetch may run before it does.
+
+    Args:
+        skew: float [L, H, d, d], orthogonal, A of each KV head from `kvjax.calibrate.skew`; None leaves columns as they are.
+        part: |C| / d, the columns of largest Σ|q A| of the prompt.
+        alpha: α, in logits that are not divided by sqrt(d).
+        cap: most tokens fetched for a KV head, an int, or the share of the prompt as a float in (0, 1].
+        home: of the prompt's keys and values: OnHost(), ByCallback() or OnDevice().
+        origin: which model and text the skew came from.
+
+    The first layer and those with a sliding window keep everything in the pool. Needs the whole prompt: nothing may be evicted.
+    Raises: ValueError for a skew of another model, a part out of range, a budget that evicts.
+    Source: InfiniGen, arXiv 2406.19707, section 4. Differs: KV heads of several query heads take the maximum over them; what was
+    generated stays on the device and is always read.
+    """
+
+    stepwise: ClassVar[bool] = True
+    reads_keys: ClassVar[bool] = True
+    reads_prompt: ClassVar[bool] = True
+    skew: Table = later_table()
+    part: float = struct.field(pytree_node=False, default=0.2)
+    alpha: Number = 4.0
+    cap: Number = 0.2
+    home: Any = OnHost()
+    origin: str = struct.field(pytree_node=False, default="")
+
+    def __post_init__(self):
+        check_budget(self.cap)
+        if not 0 < self.part <= 1:
+            raise ValueError(f"part is a share of a head's columns, in (0, 1]; got {self.part}")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({SkewedQueries(self.skew, self.origin)})
+
+    def at(self, layer: Layer) -> "Speculated":
+        return self if self.skew is None else self.replace(skew=jnp.asarray(self.skew)[layer])
+
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
+        wanted = model.layers, model.heads, model.head_dim, model.head_dim
+        if self.skew is not None and np.shape(self.skew) != wanted:
+            raise ValueError(f"Speculated wants a skew [layers, KV heads, d, d] = {list(wanted)}; got {list(np.shape(self.skew))}")
+        if int(model.head_dim * self.part) < 1:
+            raise ValueError(f"part={self.part} leaves none of {model.head_dim} columns: take at least {1 / model.head_dim}")
+        if mean_budget < length:
+            raise ValueError(f"Speculated fetches of a whole prompt: leave the budget at 1.0; got {mean_budget} of {length} tokens")
+
+    def away(self, rows: list, decided: list, model: Decoder) -> list[Bool[Array, "l 1 h _"]]:
+        some = jnp.array([i > 0 and window is None for i, window in enumerate(model.windows)])
+        return [d.keep & some[:, None, None, None] for d in decided]
+
+    def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> SpeculatedState:
+        check_homes("Speculated", self.home, encode)
+        check_whole("Speculated", rows, decided)
+        some, lengths = np.asarray(decided[0].away.any((1, 2, 3))), [int(row.length[0]) for row in rows]
+        cap = [min(slots_of(self.cap, n), n) for n in lengths]
+        return SpeculatedState(
+            away=saved(self.home, [d.away for d in decided], [list(zip(row.k, row.v, strict=True)) for row in rows]),
+            fetched=jnp.zeros(len(rows), jnp.int32),
+            partial=tuple(_together([self._partial(row, i) for row in rows]) if there else () for i, there in enumerate(some)),
+            prompt=jnp.asarray(lengths, jnp.int32),
+            cap=jnp.asarray(cap, jnp.int32),
+            most=size_class(max(cap)),
+        )
+
+    def _partial(self, row: Number, layer: int) -> PartialKeys:
+        weight = row.evidence[layer].of(SkewedQueries(self.skew, self.origin))
+        return partial_keys(row.k[layer], weight, self.at(layer).skew, many=int(row.k[layer].shape[-1] * self.part))
+
+    def begin(self, cache: Cache) -> PyTree:
+        if not isinstance(cache.retrieval, SpeculatedState):
+            raise ValueError("the cache has no partial keys of its prompt: compress it with this policy")
+        return cache
+
+    def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
+        q, state, before = inputs.q, cache.retrieval, cache.passed
+        here, mine = context.encode.attention(q, cache, context), cache.retrieval.partial[context.layer]
+        cache = cache.replace(passed=inputs.x)
+        if not isinstance(mine, PartialKeys):
+            return *here, cache
+        if q.shape[3] != 1:
+            raise ValueError(f"Speculated guesses for one token at a time; got {q.shape[3]}")
+        slots, count = self._guess(inputs, before, mine, state, context)
+        k, v = (state.away.take(kind, context.layer, slots) for kind in (0, 1))
+        there = attend_rows(q, k, v, count)
+        fetched = state.fetched + count.sum(-1, dtype=jnp.int32)
+        return *together(there, here), cache.replace(retrieval=state.replace(fetched=fetched))
+
+    def _guess(self, inputs: AttentionInputs, before: PyTree, mine: PartialKeys, state: SpeculatedState, context: AttendContext):
+        """What each KV head fetches, ascending, and how many."""
+        cos, sin = context.rope.cos_sin(context.positions)
+        q = context.rope.rotate(inputs.queries_of(before), cos[:, None, None], sin[:, None, None])
+        z = guessed(q[..., 0, :], mine)
+        valid = jnp.arange(z.shape[-1]) < state.prompt[:, None]
+        count = fetch_count(z, valid, self.alpha, state.cap)
+        wide = jnp.broadcast_to(valid[:, None], z.shape)
+        return as_list(best(z, wide, jnp.broadcast_to(count[:, None], z.shape[:2])), state.most)

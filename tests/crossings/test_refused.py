@@ -1,0 +1,84 @@
+"""docs/crossings.md says which pairs of stages are refused, and the library refuses just these, before anything is traced."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+import kvjax
+from kvjax import allocate, merge, score, select
+from kvjax.stage import Allocator, Merger, Scorer, Selector
+from tests.crossings.stages import ALLOCATORS, BUDGET, MERGERS, PROMPT, SCHEDULES, SCORERS, SELECTORS
+
+STAGES = {"score": SCORERS, "allocate": ALLOCATORS, "select": SELECTORS, "merge": MERGERS, "when": SCHEDULES}
+#: What stands in the other places of a pair: it is refused if none of these makes it a policy.
+BESIDE = {
+    "score": (SCORERS["AccumulatedAttention"], SCORERS["RawMass"], SCORERS["WorstCase"]),
+    "allocate": (allocate.Uniform(),),
+    "select": (select.TopK(),),
+    "merge": (merge.Drop(),),
+    "when": (kvjax.AfterPrefill(),),
+}
+DOC = Path(__file__).parents[2] / "docs" / "crossings.md"
+
+
+def accepted(lm, stages: dict) -> bool:
+    try:
+        kvjax.Policy(**stages, budget=BUDGET).check(lm.decoder, PROMPT)
+    except ValueError as error:
+        assert len(str(error)) > 40, "an error says what was expected and what to do"
+        return False
+    return True
+
+
+def refused(lm) -> set[frozenset[str]]:
+    """Pairs of names that no policy of `BESIDE` takes."""
+    found = set()
+    for one, other in itertools.combinations(STAGES, 2):
+        rest = [slot for slot in BESIDE if slot not in (one, other)]
+        besides = [dict(zip(rest, choice, strict=True)) for choice in itertools.product(*(BESIDE[slot] for slot in rest))]
+        for (a, x), (b, y) in itertools.product(STAGES[one].items(), STAGES[other].items()):
+            if not any(accepted(lm, {one: x, other: y} | beside) for beside in besides):
+                found.add(frozenset({a, b}))
+    return found
+
+
+def told() -> set[frozenset[str]]:
+    """The pairs of the table: its first two columns, names in backticks; "every scorer but" names the others."""
+    found = set()
+    for line in DOC.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 3 or "`" not in cells[0]:
+            continue
+        these, those = (re.findall(r"`([^`]+)`", cell) for cell in cells[:2])
+        if cells[1].startswith("every scorer but"):
+            those = sorted(set(SCORERS) - set(those))
+        found |= {frozenset(pair) for pair in itertools.product(these, those)}
+    return found
+
+
+def test_the_table_is_what_the_library_does(lm):
+    mine, written = refused(lm), told()
+    assert sorted(map(sorted, mine - written)) == []
+    assert sorted(map(sorted, written - mine)) == []
+
+
+@pytest.mark.parametrize("slot, kind", [("score", Scorer), ("allocate", Allocator), ("select", Selector), ("merge", Merger)])
+def test_every_stage_of_the_library_is_crossed(slot, kind):
+    inner = {"Everything"}  # a kind of layer inside AllocateByLayer
+    module = getattr(kvjax, slot)
+    classes = {
+        name for name in module.__all__ if isinstance(getattr(module, name), type) and issubclass(getattr(module, name), kind)
+    }
+    assert classes - inner == set(STAGES[slot])
+
+
+def test_a_refusal_is_raised_before_anything_is_traced(lm, pre):
+    """By `compress` and by `prefill(streaming=)`, with a message that names both stages."""
+    policy = kvjax.Policy(score=score.NonCausalAttention(), when=kvjax.Every(1), budget=BUDGET)
+    with pytest.raises(ValueError, match="NonCausalAttention reads the prompt in a way that is not defined while decoding"):
+        kvjax.compress(pre, policy)
+    policy = kvjax.Policy(select=select.EachChunk(size=8), when=kvjax.WhenFull(2), budget=BUDGET)
+    with pytest.raises(ValueError, match="EachChunk may leave more slots than the budget, for which WhenFull has no room"):
+        kvjax.compress(pre, policy)

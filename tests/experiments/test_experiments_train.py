@@ -1,0 +1,195 @@
+"""`kvjax train` on a toy model: data as they are said to be, apart from evaluated texts, artefacts that load, one-line reasons."""
+
+import json
+
+import numpy as np
+import pytest
+
+import kvjax
+from experiments.commands import train as command
+from experiments.tasks.text import Haystack, haystack
+from experiments.train import find, names, texts
+from experiments.train.data import find as find_data
+from experiments.train.data import kinds, passkeys
+from kvjax.artefacts.artefact import load
+from kvjax.train import Learner
+
+PROSE = "\n\n".join(f"Paragraph {i} of {i * 7} tells of a ship that sailed in the year {1500 + i}." for i in range(200))
+
+
+@pytest.fixture
+def evaluated(monkeypatch):
+    """The haystack of the tasks, without a download."""
+    found = Haystack("Nothing of this is in any other text. " * 20, "evaluated")
+    monkeypatch.setattr(texts, "haystack", lambda path=None: found if path is None else haystack(path))
+    return found
+
+
+@pytest.fixture
+def prose(tmp_path):
+    path = tmp_path / "prose.txt"
+    path.write_text(PROSE)
+    return path
+
+
+def test_splits_are_apart_and_told_by_words_alone(prose, evaluated, tmp_path):
+    found = texts.splits(prose)
+    parts = {name: found[name].text.split("\n\n") for name in texts.SPLITS}
+    assert set(parts["train"]).isdisjoint(parts["held-out"]) and sum(map(len, parts.values())) == 200
+    assert 20 <= len(parts["held-out"]) <= 60
+    longer = tmp_path / "longer.txt"
+    longer.write_text(PROSE.replace("\n\n", "  \n\n\n\n") + "\n\nOne more paragraph.")
+    again = texts.splits(longer)
+    for name in texts.SPLITS:
+        assert set(parts[name]) <= set(again[name].text.split("\n\n"))
+    assert found["train"].digest != found["held-out"].digest and found["train"].avoided == evaluated.digest
+
+
+def test_paragraphs_of_evaluated_texts_are_left_out(prose, evaluated):
+    paragraphs = PROSE.split("\n\n")
+    inside = Haystack("Before it. " + " ".join(paragraphs[17].split()[:12]) + " and after it.", "evaluated")
+    found = texts.splits(prose, evaluated=inside)
+    assert found["train"].dropped == 1 and paragraphs[17] not in found["train"].text + found["held-out"].text
+    other = Haystack(" ".join(paragraphs[17].split()[:11]), "evaluated")
+    assert texts.splits(prose, evaluated=other)["train"].dropped == 0
+    with pytest.raises(ValueError, match="no train paragraphs apart from"):
+        texts.splits(prose, evaluated=Haystack(PROSE, "all of it"))
+
+
+def test_the_default_text_is_on_every_disk_and_shares_nothing_with_the_essays():
+    text = texts.documentation()
+    assert len(text) > 500_000 and "statement" in text
+    assert {texts.split_of(paragraph) for paragraph in text.split("\n\n")[:50]} == set(texts.SPLITS)
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_kind_makes_labelled_texts_that_repeat_with_their_seed(talker, kind):
+    make = find_data(kind).examples
+    how = dict(count=3, length=420)
+    one, two, other = (make(talker, PROSE, seed=seed, **how) for seed in (0, 0, 1))
+    assert one == two and len(one) == 3 and (one != other or kind in ("text", "answers"))
+    for ids, label in one:
+        assert len(ids) == len(label) <= 420 and any(label) and not label[0]
+
+
+def test_an_answer_is_the_models_own(talker):
+    ids, label = find_data("answers").examples(talker, PROSE, count=2, length=80, seed=0)[1]
+    prompt = list(ids[:60])
+    assert label == (False,) * 60 + (True,) * (len(ids) - 60)
+    out = kvjax.generate(talker, prompt, kvjax.methods.full(), max_new_tokens=20)
+    assert list(ids[60:]) == [int(i) for i in out.tokens[0]]
+
+
+def test_passkeys_are_hidden_once_and_repeated_in_the_order_they_are_asked(talker):
+    for ids, label in passkeys.examples(talker, PROSE, count=4, length=700, seed=3):
+        text = talker.decode(list(ids))
+        spans = talker.decode([i for i, mine in zip(ids, label, strict=True) if mine])
+        answers = [answer.strip() for answer in spans.split(".") if answer.strip()]
+        assert len(answers) == 4 and all(len(answer.split()) >= 2 and text.count(answer) == 2 for answer in answers)
+        firsts, ends = ([find(answer) for answer in answers] for find in (text.index, text.rindex))
+        assert firsts == sorted(firsts) and ends == sorted(ends) and max(firsts) < text.index("All passkeys") < min(ends)
+        assert not any(label[: text.index("All passkeys")])
+
+
+def test_passkeys_grow_with_the_text():
+    largest = {length: next(passkeys.sizes(length)) for length in (160, 512, 32_000)}
+    assert largest == {160: (1, 15), 512: (3, 16), 32_000: (10, 32)}
+    assert list(passkeys.sizes(512))[-3:] == [(3, 2), (2, 2), (1, 2)]
+
+
+def test_one_of_several_keys_is_asked_for(talker):
+    asked = set()
+    for ids, label in find_data("keys").examples(talker, PROSE, count=8, length=420, seed=0):
+        text = talker.decode(list(ids))
+        answer = talker.decode([i for i, mine in zip(ids, label, strict=True) if mine]).strip(" .")
+        assert text.count("secret number") == 5 and text.count(answer) == 2 and text.endswith(f" is {answer}.")
+        asked.add([part[:7] for part in text.split(" is ") if part[:7].isdecimal()].index(answer))
+    assert len(asked) > 1
+
+
+@pytest.mark.parametrize("kind", ["passkeys", "keys"])
+def test_texts_too_short_for_what_is_hidden_are_refused(talker, kind):
+    with pytest.raises(ValueError, match="change --length"):
+        find_data(kind).examples(talker, PROSE, count=1, length=100, seed=0)
+    with pytest.raises(ValueError, match="change --length"):
+        find_data(kind).examples(talker, "A few words.", count=1, length=420, seed=0)
+
+
+@pytest.mark.parametrize("method", names())
+def test_every_method_has_a_learner_with_its_settings(method):
+    known = find(method)
+    made = known.learner(known.DEFAULTS, 300)
+    assert isinstance(made, Learner) and made.method == method and made.budget == 300
+    assert known.learner(known.DEFAULTS, None).budget == type(made)().budget and known.DATA in kinds()
+    assert all(getattr(made, name) == x for name, x in known.DEFAULTS.items() if name != "recent")
+
+
+SMALL = ["--data", "text", "--length", 64, "--samples", 4, "--steps", 4, "--every", 2, "--held-out", 2]
+TRIM = ["trim_kv", *SMALL, "--budget", 8, "--set", "hidden=8", "--set", "bias=4.0", "--set", "rate=0.01"]
+
+
+def test_train_makes_an_artefact_that_a_method_takes(cli, talker, prose, evaluated, tmp_path):
+    words = ["train", *TRIM, "--model", "toy", "--text", prose, "--out", tmp_path / "gate", "--json", tmp_path / "t.json"]
+    code, out, err = cli(*words, "--half")
+    assert code == 0, err
+    found, said = load(tmp_path / "gate", "trim_kv", talker), json.loads((tmp_path / "t.json").read_text())
+    assert found.tables["up.kernel"].shape == (2, 64, 8) and found.tables["up.kernel"].dtype == np.float16
+    settings = {"budget": 8, "steps": 4, "seed": 0, "length": 64, "kvjax": kvjax.__version__}
+    assert settings.items() <= found.settings.items()
+    assert (found.data["split"], found.data["avoided"], found.data["kind"]) == ("train", evaluated.digest, "text")
+    assert said["origin"] == found.origin and found.origin in out
+    assert set(said["held_out"]) == {"before", "after"} and "held-out, after: loss" in out
+    assert "loss" in err and "kept" in err and "left" in err
+    spec = f"trim_kv:artefact={tmp_path / 'gate'},buffer=2"
+    code, out, err = cli("generate", "--model", "toy", "--policy", spec, "--budget", "12", "--prompt", "The fox. " * 8)
+    assert code == 0, err
+
+
+def test_a_run_is_taken_up_where_asked_and_not_by_chance(cli, talker, prose, evaluated, tmp_path):
+    words = ["train", *TRIM, "--model", "toy", "--text", prose, "--out", tmp_path / "gate"]
+    assert cli(*words)[0] == 0
+    first = load(tmp_path / "gate")
+    code, _, err = cli(*words)
+    assert code == 2 and "holds a run already" in err
+    code, _, err = cli(*words, "--resume")
+    assert code == 0 and load(tmp_path / "gate").digest == first.digest, err
+    code, _, err = cli(*words, "--resume", "--seed", 1)
+    assert code == 2 and "seed: 0 there, 1 asked" in err
+
+
+def test_duo_attention_learns_its_alphas(cli, talker, prose, evaluated, tmp_path):
+    words = ["train", "duo_attention", "--model", "toy", "--text", prose, "--out", tmp_path / "duo"]
+    code, _, err = cli(*words, *SMALL, "--budget", 12, "--set", "sinks=2")
+    assert code == 0, err
+    found = load(tmp_path / "duo", "duo_attention", talker)
+    assert found.tables["alpha"].shape == (2, 2) and (found.settings["sinks"], found.settings["recent"]) == (2, 10)
+    assert (found.tables["alpha"] < 1).any()
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (["snapkv"], "nothing to train for 'snapkv'; known: duo_attention, trim_kv"),
+        (["trim_kv", "--data", "dreams"], "no data of kind 'dreams'; known: answers, keys, passkeys, text"),
+        (["trim_kv", "--set", "hidden=many"], "--set hidden: expected int"),
+        (["trim_kv", "--set", "colour=3"], "'colour=3' is not one KEY=VALUE"),
+        (["duo_attention", "--length", 300], "texts of 300 tokens fit a streaming head of 128 + 256"),
+        (["duo_attention", "--budget", 100], "leaves nothing beside 128 sinks"),
+        (["trim_kv", "--data", "text", "--length", 64, "--samples", 10_000], "10000 samples of 64 tokens need 640000"),
+    ],
+)
+def test_bad_input_is_one_line(cli, prose, evaluated, tmp_path, words, reason):
+    code, _, err = cli("train", *words, "--model", "toy", "--text", prose, "--out", tmp_path / "out")
+    assert code == 2 and reason in err and "error:" in err.strip().splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_in_the_way_is_not_replaced(cli, prose, evaluated, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    code, _, err = cli("train", *TRIM, "--model", "toy", "--text", prose, "--out", tmp_path / "out")
+    assert code == 2 and "holds no artefact" in err and (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+def test_a_run_is_kept_beside_its_artefact(tmp_path):
+    assert command.beside(tmp_path / "gate") == tmp_path / "gate.run"

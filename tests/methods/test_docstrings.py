@@ -1,0 +1,49 @@
+"""What a method's docstring says: its source as BibTeX, and an example that runs."""
+
+import ast
+import importlib
+import inspect
+import re
+import textwrap
+
+import jax
+import numpy as np
+import pytest
+
+import kvjax
+from tests.conftest import ids_of
+
+every_method = pytest.mark.parametrize("name", kvjax.methods.names())
+
+
+def docstring(name: str) -> str:
+    return importlib.import_module(f"kvjax.methods.{name}").__doc__
+
+
+def example(name: str) -> str:
+    return textwrap.dedent(docstring(name).partition("Example:\n")[2])
+
+
+@every_method
+def test_each_says_how_it_is_cited_and_called(name):
+    published = re.search(r"arXiv \d{4}\.\d{4,5}", docstring(name))
+    assert not published or re.search(r"BibTeX:\n    @\w+\{\w+,", docstring(name)), name
+    calls = [node for node in ast.walk(ast.parse(example(name))) if isinstance(node, ast.Call)]
+    assert any(isinstance(call.func, ast.Attribute) and call.func.attr == name for call in calls), name
+
+
+def for_any_model(name: str) -> bool:
+    """Whether no argument is by default an artefact of one model."""
+    defaults = [x.default for x in inspect.signature(getattr(kvjax.methods, name)).parameters.values()]
+    return "smollm2-135m" not in defaults
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in kvjax.methods.names() if for_any_model(name)])
+def test_each_example_runs(name, lm):
+    scope = {
+        "kvjax": kvjax, "jax": jax, "jnp": jax.numpy, "np": np, "lm": lm, "ids": ids_of(200),
+        "texts": [ids_of(120, seed) for seed in range(2)],
+    }  # fmt: skip
+    exec(compile(example(name), name, "exec"), scope)
+    assert "policy" in scope or "out" in scope
