@@ -104,10 +104,9 @@ def arkv_held(new: int) -> int:
 def _fastgen(budget: int | float) -> kvjax.Policy:
     """Heavy hitters and a window in every head, which together hold the budget; everything where it is the prompt's length."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)
-    window = max(0, (slots - 4) // 2)
-    rule = Rule(heavy=(slots - 4 - window) / PROMPT, window=window / PROMPT) if slots > 6 else Rule()
+    rule = Rule(heavy=0.2, window=0.2) if slots > 6 else Rule()
     rules = (Rule(full=True) if slots >= PROMPT else rule,)
-    return kvjax.methods.fastgen(rules=rules, sinks=min(4, slots), new=0)
+    return kvjax.methods.fastgen(rules=rules, sinks=min(4, slots), new=round((slots - 4) / 0.4) - PROMPT)
 
 
 def _pyramid_infer(budget: int | float) -> kvjax.Policy:

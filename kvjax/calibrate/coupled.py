@@ -8,25 +8,7 @@ from jaxtyping import Float, Float16
 
 from kvjax.calibrate.codebooks import silent
 from kvjax.calibrate.gradients import CacheGradients
-
-
-def weighted_fit(
-    points: Float[np.ndarray, "n e"], weight: Float[np.ndarray, " n"], centroids: int, *, seed: int, max_iter: int
-) -> Float[np.ndarray, "c e"]:
-    """C = argmin Σ_j w_j min_m ||x_j - C_m||², from k-means++ seeds; never a NaN.
-
-    With fewer distinct points than centroids every point gets its own and the rest are copies of the first. Weights that are no
-    numbers count as 0, and weights that are all 0 as 1.
-    """
-    from sklearn.cluster import KMeans
-
-    distinct = np.unique(points, axis=0)
-    if len(distinct) <= centroids:
-        return np.concatenate([distinct, np.repeat(distinct[:1], centroids - len(distinct), axis=0)])
-    weight = np.nan_to_num(weight.astype(np.float64), posinf=0.0)
-    weight = weight / weight.mean() if weight.sum() > 0 else np.ones_like(weight)
-    found = KMeans(centroids, n_init=1, max_iter=max_iter, random_state=seed).fit(points, sample_weight=weight)
-    return found.cluster_centers_.astype(np.float32)
+from kvjax.calibrate.weighted_means import weighted_means
 
 
 def fit_head(
@@ -34,7 +16,7 @@ def fit_head(
 ) -> Float16[np.ndarray, "m c e"]:
     """One head's codebooks, one for each `channels` contiguous channels."""
     parts = zip(*(np.split(y, y.shape[1] // channels, axis=1) for y in (x, gradient)), strict=True)
-    fit = [weighted_fit(a, (g**2).sum(1) if fisher else np.ones(len(a)), 1 << bits, **how) for a, g in parts]
+    fit = [weighted_means(a, (g**2).sum(1) if fisher else np.ones(len(a)), 1 << bits, **how) for a, g in parts]
     return np.stack(fit).astype(np.float16)
 
 

@@ -43,6 +43,7 @@ class Block:
     probabilities: Any
     keys: Any
     steps: int
+    prompt: Any
 
     def column_sums(self):
         return self.probabilities.sum(3)
@@ -50,7 +51,7 @@ class Block:
     def reduced(self, reduction):
         p, keys = self.probabilities, self.keys
         seen = jnp.broadcast_to((keys >= 0)[:, :, None, None], p.shape)
-        where = RowsAt(keys=jnp.maximum(keys, 0), steps=jnp.full((1, 1), self.steps, jnp.int32))
+        where = RowsAt(keys=jnp.maximum(keys, 0), steps=jnp.full((1, 1), self.steps, jnp.int32), prompt=self.prompt)
         return reduction.of_rows_at(p, self.offset[:, None], seen, where)
 
 
@@ -112,7 +113,7 @@ class Slow:
         return LayerView(
             k=jnp.asarray(table.k), v=jnp.asarray(table.v), pos=pos, valid=jnp.asarray(table.valid),
             length=jnp.array([self.length + self.steps], jnp.int32), state=state, bias=bias, ids=ids,
-            since=None if since is None else jnp.array([since], jnp.int32),
+            since=None if since is None else jnp.array([since], jnp.int32), prompt=jnp.array([self.length], jnp.int32),
         )  # fmt: skip
 
     # ---- The prompt
@@ -201,7 +202,7 @@ class Slow:
         p, out = jnp.asarray(p[None, :, :, None], jnp.float32), jnp.asarray(out[None, :, :, None], jnp.float32)
         at, keys = jnp.array([self.length + self.steps], jnp.int32), jnp.asarray(np.where(table.valid, table.pos, -1))
         ids = jnp.array([[token]], jnp.int32)
-        return Block(inputs, ids, out, at, jnp.array([1], jnp.int32), p, keys, self.steps + 1)
+        return Block(inputs, ids, out, at, jnp.array([1], jnp.int32), p, keys, self.steps + 1, jnp.array([self.length], jnp.int32))
 
     def _told(self, layer: int) -> ev.Evidence:
         """A layer's evidence after the token."""
@@ -232,7 +233,10 @@ class Slow:
         valid, pos = jnp.stack([v.valid for v in views]), jnp.stack([v.pos for v in views])
         protect = lambda budget: jnp.stack([policy.select.protected(v, b) for v, b in zip(views, budget, strict=True)])  # noqa: E731
         budget = jnp.asarray(self.budget)
-        ranking = Ranking(scores=scores, protected=protect(budget), valid=valid, pos=pos, second=second, measured=measured)
+        ranking = Ranking(
+            scores=scores, protected=protect(budget), valid=valid, pos=pos, second=second, measured=measured, first=0,
+            of=len(self.layers),
+        )  # fmt: skip
         if policy.when.reallocate:
             budget = self._shared_anew(ranking, protect, due)
             ranking, self.budget = ranking.replace(protected=protect(budget)), np.asarray(budget)

@@ -26,6 +26,7 @@ _SCORERS = (
     score.ChunkKeyDiff(size=8),
     score.DistanceSeries(mean=_table(3, 2, 2, 16), norms=np.abs(_table(3, 2, 2, 8)), origin="toy"),
     score.FreshDraws(),
+    score.HighestRow(),
     score.OwnDistanceSeries(),
     score.Pursuit(queries=WindowQueries(16), most=16),
     score.QueryFilter(filters=_table(3, 2, 16), origin="toy"),
@@ -33,11 +34,12 @@ _SCORERS = (
 )
 _ALLOCATORS = (
     allocate.AdaptiveRounded(),
+    allocate.AllHeld(),
     allocate.AllocateByLayer(rest=allocate.Uniform(), kinds=(allocate.Pyramid(),), layers=((0, 2),)),
     allocate.PyramidRounded(window=4),
     allocate.WholeLayers(layers=(0,)),
 )
-_SELECTORS = select.BlockShare(sinks=2, lag=8), select.EachChunk(size=8)
+_SELECTORS = select.AtLeast(), select.BlockShare(sinks=2, lag=8), select.EachChunk(size=8)
 _MERGERS = merge.Convolved.of(convolution(6)), merge.NearestKey(threshold=0.2), merge.ProportionalNearest(threshold=Fixed(0.2))
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ from experiments.tasks.text import Haystack, haystack
 from experiments.train import find, names, texts
 from experiments.train.data import find as find_data
 from experiments.train.data import kinds, passkeys
-from kvjax.artefacts.artefact import load
+from kvjax.artefacts.artefact import Artefact, load
 from kvjax.train import Learner
 
 PROSE = "\n\n".join(f"Paragraph {i} of {i * 7} tells of a ship that sailed in the year {1500 + i}." for i in range(200))
@@ -193,3 +194,23 @@ def test_what_is_in_the_way_is_not_replaced(cli, prose, evaluated, tmp_path):
 
 def test_a_run_is_kept_beside_its_artefact(tmp_path):
     assert command.beside(tmp_path / "gate") == tmp_path / "gate.run"
+
+
+def test_what_is_served_is_compared_with_what_was_not_learned(cli, talker, prose, evaluated, tmp_path):
+    from experiments.train.served import nats, rivals
+
+    words = ["train", *TRIM, "--model", "toy", "--text", prose, "--out", tmp_path / "gate", "--held-out", 0]
+    assert cli(*words)[0] == 0
+    policies = rivals(load(tmp_path / "gate"), talker, 10, 0)
+    assert set(policies) == {"full", "streaming_llm", "learned", "untrained"}
+    ids = [[int(i) for i in np.random.default_rng(seed).integers(0, 257, 60)] for seed in range(2)]
+    found = nats(talker, policies, ids, prompt=40)
+    whole = kvjax.prefill(talker, ids[1], all_logits=True).rows[0].all_logits[40:59]
+    want = -np.take_along_axis(np.asarray(jax.nn.log_softmax(whole)), np.array(ids[1])[41:, None], -1).mean()
+    np.testing.assert_allclose(found["full"][1], want, rtol=1e-4)
+    assert len({tuple(np.round(values, 6)) for values in found.values()}) > 2
+    alphas = Artefact("duo_attention", {}, {}, {"sinks": 2, "recent": 6}, {"alpha": np.array([[0.1, 0.9], [0.2, 0.8]], np.float32)})
+    duo = rivals(alphas, talker, 8, 0)
+    np.testing.assert_array_equal(duo["learned"].allocate.pattern, [[0, 1], [0, 1]])
+    np.testing.assert_array_equal(duo["untrained"].allocate.pattern, [[1, 1], [0, 0]])
+    assert np.asarray(duo["shuffled 2"].allocate.pattern).sum() == 2

@@ -7,8 +7,9 @@ import pytest
 
 import kvjax
 from kvjax.artefacts.artefact import built_in, resolve
-from kvjax.calibrate.coupled import coupled_codebooks, fit_head, weighted_fit
+from kvjax.calibrate.coupled import coupled_codebooks, fit_head
 from kvjax.calibrate.gradients import CacheGradients
+from kvjax.calibrate.weighted_means import weighted_means
 from kvjax.codec import Coupled
 from kvjax.codec.bit_stream import unpack_bits
 from tests.artefacts import toy
@@ -33,9 +34,9 @@ def test_q6_a_fisher_step():
     weight = (gradient**2).sum(1)
     np.testing.assert_array_equal(weight, [2, 1])
     points, weight = np.repeat(points, 2, 0) + np.float32([[0, 0], [1e-4, 0]] * 2), np.repeat(weight, 2)
-    found = weighted_fit(points, weight, 1, seed=0, max_iter=10)
+    found = weighted_means(points, weight, 1, seed=0, max_iter=10)
     np.testing.assert_allclose(found, [[1.666667, 0.666667]], atol=1e-4)
-    np.testing.assert_allclose(weighted_fit(points, np.ones(4), 1, seed=0, max_iter=10), [[2, 1]], atol=1e-4)
+    np.testing.assert_allclose(weighted_means(points, np.ones(4), 1, seed=0, max_iter=10), [[2, 1]], atol=1e-4)
 
 
 def test_q6_size_of_the_tables():
@@ -62,10 +63,10 @@ def test_ties_and_what_is_a_centroid():
 
 def test_weights_that_say_nothing():
     points = np.random.default_rng(0).standard_normal((60, 2)).astype(np.float32)
-    even = weighted_fit(points, np.ones(60), 4, seed=0, max_iter=20)
+    even = weighted_means(points, np.ones(60), 4, seed=0, max_iter=20)
     for weight in (np.zeros(60), np.full(60, np.nan)):
-        np.testing.assert_allclose(weighted_fit(points, weight, 4, seed=0, max_iter=20), even)
-    few = weighted_fit(np.repeat(np.eye(2, dtype=np.float32), 9, 0), np.ones(18), 4, seed=0, max_iter=20)
+        np.testing.assert_allclose(weighted_means(points, weight, 4, seed=0, max_iter=20), even)
+    few = weighted_means(np.repeat(np.eye(2, dtype=np.float32), 9, 0), np.ones(18), 4, seed=0, max_iter=20)
     assert few.shape == (4, 2) and np.isfinite(few).all()
 
 
@@ -96,7 +97,7 @@ def test_the_built_in_artefact():
     found = resolve("smollm2-135m", "coupled_quantization")
     assert found.data["source"] == "pydoc_data.topics" and found.tables["keys"].dtype == np.float16
     encode = kvjax.methods.coupled_quantization().encode
-    assert encode.keys.bits_a_number(64) == encode.values.bits_a_number(64) == 1.75
+    assert encode.keys.bits_a_number(64) == encode.values.bits_a_number(64) == 1.5
     assert encode.keys != encode.values and encode == kvjax.methods.coupled_quantization("smollm2-135m").encode
 
 

@@ -1,6 +1,7 @@
 """What a method's docstring says: its source as BibTeX, and an example that runs."""
 
 import ast
+import doctest
 import importlib
 import inspect
 import re
@@ -24,11 +25,17 @@ def example(name: str) -> str:
     return textwrap.dedent(docstring(name).partition("Example:\n")[2])
 
 
+def code(name: str) -> str:
+    """The example's statements, whether or not it shows what they print."""
+    session = doctest.DocTestParser().get_examples(example(name))
+    return "".join(part.source for part in session) if session else example(name)
+
+
 @every_method
 def test_each_says_how_it_is_cited_and_called(name):
     published = re.search(r"arXiv \d{4}\.\d{4,5}", docstring(name))
     assert not published or re.search(r"BibTeX:\n    @\w+\{\w+,", docstring(name)), name
-    calls = [node for node in ast.walk(ast.parse(example(name))) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(ast.parse(code(name))) if isinstance(node, ast.Call)]
     assert any(isinstance(call.func, ast.Attribute) and call.func.attr == name for call in calls), name
 
 
@@ -45,5 +52,9 @@ def test_each_example_runs(name, lm):
         "kvjax": kvjax, "jax": jax, "jnp": jax.numpy, "np": np, "lm": lm, "ids": ids_of(200),
         "texts": [ids_of(120, seed) for seed in range(2)],
     }  # fmt: skip
-    exec(compile(example(name), name, "exec"), scope)
-    assert "policy" in scope or "out" in scope
+    session = doctest.DocTestParser().get_doctest(example(name), scope, name, None, None)
+    if session.examples:
+        assert doctest.DocTestRunner().run(session).failed == 0
+    else:
+        exec(compile(example(name), name, "exec"), scope)
+        assert "policy" in scope or "out" in scope

@@ -1,0 +1,93 @@
+"""Whether learned weights are worth serving: nats per token of held-out text behind a prompt that was cut.
+
+    python -m experiments.train.served --model smollm2-135m --gate FOLDER --budget 64 --json FILE
+
+The prompts are cut once, after they are read, whatever the method does later; the continuation is then fed as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+
+import kvjax
+from experiments.calibrate.text import stretches
+from experiments.console import JsonFile, ModelName, Seed, out, write_json
+from experiments.tasks.chat import encode_plain
+from experiments.tasks.text import haystack
+from experiments.train.texts import splits
+from kvjax.artefacts.artefact import Artefact, load
+
+
+def nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Sequence[int]], *, prompt: int) -> dict[str, list[float]]:
+    """Nats per token of each text's tokens from `prompt` + 1 on, by policy: the first is predicted by the uncut prompt."""
+    once = {name: policy.replace(when=kvjax.AfterPrefill()) for name, policy in policies.items()}
+    pre = kvjax.prefill(lm, [list(ids[:prompt]) for ids in texts], needs=list(once.values()))
+    rest = [list(ids[prompt:]) for ids in texts]
+    found = {}
+    for name, policy in once.items():
+        logits = kvjax.extend(lm, kvjax.compress(pre, policy), rest, policy, return_logits=True).logits
+        log_p = jax.nn.log_softmax(logits[:, : len(rest[0]) - 1])
+        said = np.take_along_axis(np.asarray(log_p), np.array(rest)[:, 1:, None], -1)[..., 0]
+        found[name] = [float(-x) for x in said.mean(1)]
+    return found
+
+
+def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvjax.Policy]:
+    """The policy of an artefact, that of the weights it began with, and what needs no learning."""
+    methods, settings = kvjax.methods, artefact.settings
+    plain = {"full": methods.full(), "streaming_llm": methods.streaming_llm(budget=budget)}
+    if artefact.method == "trim_kv":
+        return plain | _gates(artefact, lm, budget)
+    sizes = dict(sinks=settings["sinks"], recent=settings["recent"])
+    draw = np.random.default_rng(seed)
+    flags = np.asarray(methods.duo_attention(artefact=artefact).allocate.pattern)
+    shuffled = {f"shuffled {i}": draw.permutation(flags.ravel()).reshape(flags.shape) for i in range(3)}
+    first = np.arange(flags.size).reshape(flags.shape) < flags.sum()
+    patterns = {"learned": flags, "untrained": first, **shuffled}
+    return plain | {name: methods.duo_attention(pattern, **sizes) for name, pattern in patterns.items()}
+
+
+def _gates(artefact: Artefact, lm: Any, budget: int) -> dict[str, kvjax.Policy]:
+    from kvjax.train import untrained
+    from kvjax.train.learners import TrimKV
+
+    learner = TrimKV(**{field.name: artefact.settings[field.name] for field in fields(TrimKV)})
+    start = jax.tree.map(np.asarray, untrained(lm, learner, artefact.settings["seed"]))
+    return {
+        "learned": kvjax.methods.trim_kv(artefact=artefact, budget=budget),
+        "untrained": kvjax.methods.trim_kv(start, budget=budget),
+    }
+
+
+def main(
+    model: ModelName,
+    gate: Annotated[Path, typer.Option("--gate", help="Folder of an artefact that `kvjax train` made.")],
+    budget: Annotated[int, typer.Option(min=1, help="Slots per KV head, where the method takes a budget.")] = 64,
+    samples: Annotated[int, typer.Option(min=1, help="Texts of each kind.")] = 12,
+    prompt: Annotated[int, typer.Option(min=2, help="Tokens that are cut.")] = 256,
+    new: Annotated[int, typer.Option(min=2, help="Tokens behind them.")] = 64,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Held-out documentation, and the essays that tasks are made of."""
+    import models
+
+    lm = models.load(model, dtype="float32")
+    artefact = load(gate, lm=lm)
+    policies = rivals(artefact, lm, budget, seed)
+    said: dict[str, Any] = {"artefact": artefact.origin, "budget": budget, "prompt": prompt, "new": new, "samples": samples}
+    for name, text in {"held-out": splits()["held-out"].text, "essays": haystack().text}.items():
+        found = nats(lm, policies, stretches(encode_plain(lm, text), samples, prompt + new), prompt=prompt)
+        said[name] = found
+        for policy, values in found.items():
+            out.print(f"{name}: {policy} {np.mean(values):.4f} ± {np.std(values) / len(values) ** 0.5:.4f}", markup=False)
+    write_json(json_file, said)
+
+
+if __name__ == "__main__":
+    typer.run(main)
