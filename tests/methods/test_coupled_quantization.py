@@ -74,13 +74,14 @@ def test_codebooks_serve_what_the_loss_feels():
     """With gradients on one half of the points, that half is coded better than without."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((400, 4)).astype(np.float32)
-    gradient = np.where(np.arange(400)[:, None] < 200, 1.0, 1e-3) * np.ones((400, 4))
+    x[200:] += 8
+    gradient = np.where(np.arange(400)[:, None] < 200, 1.0, 1e-4) * np.ones((400, 4))
     lost = []
     for fisher in (False, True):
         book = fit_head(x, gradient, channels=2, bits=3, fisher=fisher, seed=0, max_iter=50).astype(np.float32)
         parts = x[:200].reshape(200, 2, 2).swapaxes(0, 1)
         lost.append(sum(((a[:, None] - c) ** 2).sum(-1).min(1).sum() for a, c in zip(parts, book, strict=True)))
-    assert lost[1] < 0.95 * lost[0]
+    assert lost[1] < 0.8 * lost[0]
 
 
 def test_calibrated_codebooks():
