@@ -105,14 +105,14 @@ def test_the_built_in_artefact():
 def test_a_codebook_of_the_cached_keys_themselves_is_lossless(lm):
     """As many centroids as tokens: attention is exact."""
     policy = kvjax.methods.coupled_quantization(artefact=toy("coupled_quantization"))
-    pre = kvjax.prefill(lm, list(range(32)), needs=policy)
+    pre = kvjax.prefill(lm, list(range(64)), needs=policy)
     raw = [np.asarray(e.of(kvjax.evidence.RawKeys()))[0] for e in pre.rows[0].evidence]
-    book = lambda rows: np.stack([x[:, :32].reshape(2, 32, 4, 4).swapaxes(1, 2) for x in rows])  # noqa: E731
+    book = lambda rows: np.stack([x[:, :64].reshape(2, 64, 4, 4).swapaxes(1, 2) for x in rows])  # noqa: E731
     keys = Coupled(codebook=book(raw), origin="keys")
     values = Coupled(codebook=book([np.asarray(v)[0] for v in pre.rows[0].v]), origin="values")
     cache = kvjax.compress(pre, policy.replace(encode=policy.encode.replace(keys=keys, values=values)))
-    rows = cache.k[int(cache.start[1, 0, 1]) :][:32][None, None]
-    np.testing.assert_allclose(keys.at(1).decode(jnp.repeat(rows, 2, 1), jnp.float32)[0, 1], raw[1][1, :32], atol=1e-6)
+    rows = cache.k[int(cache.start[1, 0, 1]) :][:64][None, None]
+    np.testing.assert_allclose(keys.at(1).decode(jnp.repeat(rows, 2, 1), jnp.float32)[0, 1], raw[1][1, :64], atol=1e-6)
     assert jax.tree.leaves(cache.k)[0].dtype == jnp.uint8
 
 
