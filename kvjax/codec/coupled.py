@@ -53,7 +53,7 @@ class Coupled(ProductQuantized):
 
     def decode(self, rows: UInt8[Array, "b h n w"], dtype: DTypeLike, params: PyTree = ()) -> Keys:
         codes = unpack_bits(rows, np.shape(self.codebook)[-3], self.bits)
-        return ProductQuantized.decode(self, codes, dtype, params)
+        return ProductQuantized.decode(self, codes.astype(self.code_dtype), dtype, params)
 
     def scores(self, q: Queries, at: LayerRegions, params: PyTree = ()) -> Float32[Array, "b h g t n"]:
         return Codec.scores(self, q, at, params)

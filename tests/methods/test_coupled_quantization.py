@@ -74,13 +74,14 @@ def test_codebooks_serve_what_the_loss_feels():
     """With gradients on one half of the points, that half is coded better than without."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((400, 4)).astype(np.float32)
-    gradient = np.where(np.arange(400)[:, None] < 200, 1.0, 1e-3) * np.ones((400, 4))
+    x[200:] += 8
+    gradient = np.where(np.arange(400)[:, None] < 200, 1.0, 1e-4) * np.ones((400, 4))
     lost = []
     for fisher in (False, True):
         book = fit_head(x, gradient, channels=2, bits=3, fisher=fisher, seed=0, max_iter=50).astype(np.float32)
         parts = x[:200].reshape(200, 2, 2).swapaxes(0, 1)
         lost.append(sum(((a[:, None] - c) ** 2).sum(-1).min(1).sum() for a, c in zip(parts, book, strict=True)))
-    assert lost[1] < 0.95 * lost[0]
+    assert lost[1] < 0.8 * lost[0]
 
 
 def test_calibrated_codebooks():
@@ -104,14 +105,14 @@ def test_the_built_in_artefact():
 def test_a_codebook_of_the_cached_keys_themselves_is_lossless(lm):
     """As many centroids as tokens: attention is exact."""
     policy = kvjax.methods.coupled_quantization(artefact=toy("coupled_quantization"))
-    pre = kvjax.prefill(lm, list(range(32)), needs=policy)
+    pre = kvjax.prefill(lm, list(range(64)), needs=policy)
     raw = [np.asarray(e.of(kvjax.evidence.RawKeys()))[0] for e in pre.rows[0].evidence]
-    book = lambda rows: np.stack([x[:, :32].reshape(2, 32, 4, 4).swapaxes(1, 2) for x in rows])  # noqa: E731
+    book = lambda rows: np.stack([x[:, :64].reshape(2, 64, 4, 4).swapaxes(1, 2) for x in rows])  # noqa: E731
     keys = Coupled(codebook=book(raw), origin="keys")
     values = Coupled(codebook=book([np.asarray(v)[0] for v in pre.rows[0].v]), origin="values")
     cache = kvjax.compress(pre, policy.replace(encode=policy.encode.replace(keys=keys, values=values)))
-    rows = cache.k[int(cache.start[1, 0, 1]) :][:32][None, None]
-    np.testing.assert_allclose(keys.at(1).decode(jnp.repeat(rows, 2, 1), jnp.float32)[0, 1], raw[1][1, :32], atol=1e-6)
+    rows = cache.k[int(cache.start[1, 0, 1]) :][:64][None, None]
+    np.testing.assert_allclose(keys.at(1).decode(jnp.repeat(rows, 2, 1), jnp.float32)[0, 1], raw[1][1, :64], atol=1e-6)
     assert jax.tree.leaves(cache.k)[0].dtype == jnp.uint8
 
 
