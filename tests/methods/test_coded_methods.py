@@ -175,8 +175,8 @@ def test_prompts_of_any_length_beside_each_other(lm, name):
 
 
 def bytes_of(codec, n: int) -> int:
-    """Live bytes of n coded slots, whole pages of them."""
-    rows = jax.tree.leaves(codec.encode(jnp.ones((1, 1, n, D)), jnp.zeros((1, 1, n), jnp.int32)))
+    """Live bytes of n coded slots in each of two heads, whole pages of them."""
+    rows = jax.tree.leaves(codec.encode(jnp.ones((1, 2, n, D)), jnp.zeros((1, 2, n), jnp.int32)))
     return sum(x.addressable_shards[0].data.nbytes for x in rows)
 
 
@@ -187,7 +187,7 @@ def test_bytes_are_the_bits(pre, name):
     cache = kvjax.compress(pre, CASES[name].policy)
     for codec, pool in zip(encode.codecs, (cache.k, cache.v), strict=True):
         n = 4 * codec.page
-        assert 8 * bytes_of(codec, n) == codec.bits_a_number(D) * n * D
+        assert 8 * bytes_of(codec, n) == codec.bits_a_number(D) * 2 * n * D
         live = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(pool))
         assert 8 * live == codec.bits_a_number(D) * cache.slots * D
 
