@@ -1,15 +1,15 @@
 """A layer's affine codes and exact rows as one kernel reads them."""
 
-
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
 from kvjax.codec import Affine, Codec
+from kvjax.codec.affine import AffineRows
 from kvjax.encode.tail import Tail
 from kvjax.kernels.packed_attention import Packed
 from kvjax.protocols import Cache
-from kvjax.types import Function, Layer
+from kvjax.types import Layer
 
 
 def packed_sides(codecs: tuple[Codec, Codec], cache: Cache, layer: Layer) -> tuple[Packed, Packed] | None:
@@ -24,7 +24,7 @@ def packed_sides(codecs: tuple[Codec, Codec], cache: Cache, layer: Layer) -> tup
     return tuple(_side(codec, pool, tail, cache, layer, dtype) for codec, pool, tail in rows)
 
 
-def _side(codec: Affine, pool: Function, tail: PyTree, cache: Cache, layer: Layer, dtype: DTypeLike) -> Packed:
+def _side(codec: Affine, pool: AffineRows, tail: PyTree, cache: Cache, layer: Layer, dtype: DTypeLike) -> Packed:
     """One of them; without a window all slots are codes."""
     coded, sinks = cache.length[layer], 0
     rows = jnp.zeros((*coded.shape, 0, _channels(codec, pool)), dtype)
@@ -33,6 +33,6 @@ def _side(codec: Affine, pool: Function, tail: PyTree, cache: Cache, layer: Laye
     return Packed(pool.words, pool.scale, pool.low, rows, coded, bits=codec.bits, page=codec.page, sinks=sinks)
 
 
-def _channels(codec: Affine, pool: Function) -> int:
+def _channels(codec: Affine, pool: AffineRows) -> int:
     """The head dimension that rows were coded from."""
     return pool.scale.shape[-1] * (codec.group if codec.page == 1 else 1)
