@@ -25,12 +25,12 @@ class AttentionInputs:
             to be called inside the layer's `attend` alone. None where a model does not offer it.
     """
 
-    q: Float[Array, "b h g t d"]
-    k: Float[Array, "b h t d"]
-    v: Float[Array, "b h t d"]
-    q_raw: Float[Array, "b h g t d"]
-    k_raw: Float[Array, "b h t d"]
-    x: Float[Array, "b t e"]
-    residual: Float[Array, "b t e"]
-    w_o: Float[Array, "e h g d"] | None
+    q: Float[Array, "b h g t d"] | None = None
+    k: Float[Array, "b h t d"] | None = None
+    v: Float[Array, "b h t d"] | None = None
+    q_raw: Float[Array, "b h g t d"] | None = None
+    k_raw: Float[Array, "b h t d"] | None = None
+    x: Float[Array, "b t e"] | None = None
+    residual: Float[Array, "b t e"] | None = None
+    w_o: Float[Array, "e h g d"] | None = None
     queries_of: Callable[[Array], Array] | None = struct.field(pytree_node=False, default=None)
