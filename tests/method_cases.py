@@ -82,6 +82,26 @@ def retention_gate(seed: int = 0) -> dict:
 
 
 @cache
+def surrogate_gate(hidden: int = 24) -> dict:
+    """Weights of a KVzap gate for the toy model: the linear map where `hidden` is 0."""
+    rng = np.random.default_rng(hidden)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    up = {"up": {"kernel": 0.3 * draw(3, 64, hidden), "bias": 0.1 * draw(3, hidden)}} if hidden else {}
+    return up | {"down": {"kernel": 0.3 * draw(3, hidden or 64, 2), "bias": 0.1 * draw(3, 2)}}
+
+
+def _by_threshold(make: Callable[..., kvjax.Policy], **arguments) -> MethodCase:
+    """A threshold that a prompt's budget would not exceed; the window alone where one slot is asked for."""
+
+    def build(budget: int | float) -> kvjax.Policy:
+        slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+        keeps = -np.inf if slots >= PROMPT else 0.8
+        return make(threshold=float(keeps), window=min(8, slots), decoding=False, **arguments)
+
+    return MethodCase(build)
+
+
+@cache
 def convolution(slots: int) -> dict:
     """Weights of LoCoCo for the toy model."""
     rng = np.random.default_rng(0)
@@ -141,6 +161,7 @@ CASES = {
     "infinigen": _without_budget(partial(_methods.infinigen, part=0.5, cap=0.3)),
     "kivi": _without_budget(partial(_methods.kivi, key_group=8, value_group=16, residual=16)),
     "kvquant": _without_budget(partial(_methods.kvquant, artefact=toy("kvquant"))),
+    "kvzap": _by_threshold(_methods.kvzap, gate=surrogate_gate()),
     "kvzip": _small(_methods.kvzip, chunk=32, first=(5, 6, 7), further=(8, 9)),
     "layer_defensive_kv": _small(_methods.layer_defensive_kv, window=8),
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),

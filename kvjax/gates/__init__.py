@@ -2,7 +2,8 @@
 
 from kvjax.gates.gate import Gate, init_gate
 from kvjax.gates.retention import RetentionGate
+from kvjax.gates.surrogate import SurrogateGate
 
 __all__ = [
-    "Gate", "RetentionGate", "init_gate",
+    "Gate", "RetentionGate", "SurrogateGate", "init_gate",
 ]
