@@ -82,6 +82,40 @@ def retention_gate(seed: int = 0) -> dict:
 
 
 @cache
+def deep_retention_gate() -> dict:
+    """Weights of a DBTrimKV gate for the toy model, one last projection for all layers."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    up, across = ({"kernel": 0.3 * draw(3, n, 24), "bias": 0.1 * draw(3, 24)} for n in (64, 24))
+    return {"up": up, "across": across, "down": {"kernel": draw(24, 2), "bias": 2 + 0.1 * draw(2)}}
+
+
+@cache
+def surrogate_gate(hidden: int = 24) -> dict:
+    """Weights of a KVzap gate for the toy model: the linear map where `hidden` is 0."""
+    rng = np.random.default_rng(hidden)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    up = {"up": {"kernel": 0.3 * draw(3, 64, hidden), "bias": 0.1 * draw(3, hidden)}} if hidden else {}
+    return up | {"down": {"kernel": 0.3 * draw(3, hidden or 64, 2), "bias": 0.1 * draw(3, 2)}}
+
+
+def _by_threshold(make: Callable[..., kvjax.Policy], **arguments) -> MethodCase:
+    """A threshold that a prompt's budget would not exceed; the window alone where one slot is asked for."""
+
+    def build(budget: int | float) -> kvjax.Policy:
+        slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+        keeps = -np.inf if slots >= PROMPT else 0.8
+        return make(threshold=float(keeps), window=min(8, slots), decoding=False, **arguments)
+
+    return MethodCase(build)
+
+
+def _make_each_token_count(budget: int | float) -> kvjax.Policy:
+    """Every decoded token is appended until the buffer is full."""
+    return kvjax.methods.make_each_token_count(deep_retention_gate(), budget=budget, buffer=64)
+
+
+@cache
 def convolution(slots: int) -> dict:
     """Weights of LoCoCo for the toy model."""
     rng = np.random.default_rng(0)
@@ -141,12 +175,14 @@ CASES = {
     "infinigen": _without_budget(partial(_methods.infinigen, part=0.5, cap=0.3)),
     "kivi": _without_budget(partial(_methods.kivi, key_group=8, value_group=16, residual=16)),
     "kvquant": _without_budget(partial(_methods.kvquant, artefact=toy("kvquant"))),
+    "kvzap": _by_threshold(_methods.kvzap, gate=surrogate_gate()),
     "kvzip": _small(_methods.kvzip, chunk=32, first=(5, 6, 7), further=(8, 9)),
     "layer_defensive_kv": _small(_methods.layer_defensive_kv, window=8),
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),
     "mpcache": _small(_methods.mpcache, large=16, small=8),
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
     "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),
+    "make_each_token_count": MethodCase(_make_each_token_count, held=int),
     "mikv": _without_budget(partial(_methods.mikv, group=8)),
     "minference": _without_budget(_methods.minference),
     "neo": _small(_methods.neo, longest=0),

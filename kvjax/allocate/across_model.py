@@ -29,5 +29,6 @@ class AcrossModel(Allocator):
     """
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        total = jnp.minimum(mean_budget[None, :, None], held(ranking)).sum((0, 2))
+        layers, _, h = ranking.valid.shape[:3]
+        total = jnp.minimum(mean_budget * (layers * h), held(ranking).sum((0, 2)))
         return counts_of_best(keys(ranking), total)

@@ -1,8 +1,10 @@
 """Gates: small Flax modules that say of each token and KV head what it is worth; one set of weights a layer."""
 
+from kvjax.gates.deep_retention import DeepRetentionGate
 from kvjax.gates.gate import Gate, init_gate
 from kvjax.gates.retention import RetentionGate
+from kvjax.gates.surrogate import SurrogateGate
 
 __all__ = [
-    "Gate", "RetentionGate", "init_gate",
+    "DeepRetentionGate", "Gate", "RetentionGate", "SurrogateGate", "init_gate",
 ]

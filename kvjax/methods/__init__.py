@@ -42,12 +42,14 @@ from kvjax.methods.knorm import knorm
 from kvjax.methods.kvcompose import kvcompose
 from kvjax.methods.kvmerger import kvmerger
 from kvjax.methods.kvquant import kvquant
+from kvjax.methods.kvzap import kvzap
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
 from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
 from kvjax.methods.lococo import lococo
+from kvjax.methods.make_each_token_count import make_each_token_count
 from kvjax.methods.mikv import mikv
 from kvjax.methods.minference import minference
 from kvjax.methods.mpcache import mpcache
@@ -85,11 +87,12 @@ __all__ = [
     "ada_expected", "adakv", "arkv", "asymkv", "attention_matching", "cake", "cam", "chunkkv", "compactor", "compresskv",
     "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention",
     "expected_attention", "fasa", "fastdecode", "fastgen", "finch", "full", "gear", "h2o", "hcattention", "heterocache",
-    "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant", "kvzip", "lagkv",
-    "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "mikv", "minference", "mpcache", "nacl", "neo",
-    "non_causal_attention", "omnikv", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest",
-    "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv", "squeeze_attention",
-    "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
+    "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant", "kvzap", "kvzip",
+    "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "make_each_token_count", "mikv", "minference",
+    "mpcache", "nacl", "neo", "non_causal_attention", "omnikv", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent",
+    "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm",
+    "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant", "zeromerge",
+    "zipcache",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from kvjax.score.distance_series import DistanceSeries, OwnDistanceSeries
 from kvjax.score.drawn import Drawn
 from kvjax.score.expected import ExpectedAttention
 from kvjax.score.fading import FadingAttention
+from kvjax.score.gated import Gated
 from kvjax.score.geometry import KeyDiff
 from kvjax.score.head_rules import HeadRules
 from kvjax.score.heads import AllMax, AllMean, GroupMax, GroupMean
@@ -49,8 +50,8 @@ from kvjax.score.worst_case import WorstCase
 
 __all__ = [
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries",
-    "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "GroupMax", "GroupMean", "HeadRules", "HighestRow", "KeyDiff",
-    "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce", "MaxPool", "MeanAndVariance",
+    "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "Gated", "GroupMax", "GroupMean", "HeadRules", "HighestRow",
+    "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce", "MaxPool", "MeanAndVariance",
     "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst", "ProxyQueries",
     "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction", "Recurrence",
     "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention", "Surprise",

@@ -1,5 +1,6 @@
 """Selectors: scores and budgets → which slots stay."""
 
+from kvjax.select.above import AboveOrRecent
 from kvjax.select.at_least import AtLeast
 from kvjax.select.best_and_recent import BestAndRecent
 from kvjax.select.block_share import BlockShare
@@ -18,6 +19,6 @@ from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
 __all__ = [
-    "AtLeast", "BestAndRecent", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed", "ForcedTopK",
-    "GroupShares", "HeavyRecent", "KindsAndBest", "Runs", "SinksAndRecent", "TopK", "TwoStages",
+    "AboveOrRecent", "AtLeast", "BestAndRecent", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed",
+    "ForcedTopK", "GroupShares", "HeavyRecent", "KindsAndBest", "Runs", "SinksAndRecent", "TopK", "TwoStages",
 ]  # fmt: skip
