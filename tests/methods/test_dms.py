@@ -40,7 +40,8 @@ def emitted(layer, x):
 def test_the_gate_is_its_formula(lm):
     x = np.random.default_rng(0).normal(size=(1, 9, 64)).astype(np.float32)
     for layer in range(3):
-        got = read(EvictionGate(heads=2), jax.tree.map(lambda w, layer=layer: w[layer], WEIGHTS), AttentionInputs(residual=jnp.asarray(x)))
+        here = jax.tree.map(lambda w, layer=layer: w[layer], WEIGHTS)
+        got = read(EvictionGate(heads=2), here, AttentionInputs(residual=jnp.asarray(x)))
         np.testing.assert_allclose(got[0], emitted(layer, x[0]), rtol=2e-4, atol=2e-3)
     start = init_gate(EvictionGate(heads=2), jax.random.key(0), lm.decoder)
     untrained = read(EvictionGate(heads=2), jax.tree.map(lambda w: w[0], start), AttentionInputs(residual=jnp.asarray(x)))
