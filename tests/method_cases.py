@@ -91,6 +91,23 @@ def deep_retention_gate() -> dict:
 
 
 @cache
+def retaining_gate() -> dict:
+    """Weights of a Locret gate for the toy model: four query heads, two of keys and values, each of 16."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    return {"up": {"kernel": 0.2 * draw(3, 128, 24)}, "down": {"kernel": 0.3 * draw(3, 24, 2)}}
+
+
+@cache
+def eviction_gate() -> dict:
+    """Weights of a DMS gate for the toy model: logits of both signs."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    alpha = {"kernel": 0.02 * draw(3, 64, 2), "bias": 0.05 + 0.01 * draw(3, 2)}
+    return {"norm": {"scale": 1 + 0.1 * draw(3, 64)}, "alpha": alpha}
+
+
+@cache
 def surrogate_gate(hidden: int = 24) -> dict:
     """Weights of a KVzap gate for the toy model: the linear map where `hidden` is 0."""
     rng = np.random.default_rng(hidden)
@@ -113,6 +130,13 @@ def _by_threshold(make: Callable[..., kvjax.Policy], **arguments) -> MethodCase:
 def _make_each_token_count(budget: int | float) -> kvjax.Policy:
     """Every decoded token is appended until the buffer is full."""
     return kvjax.methods.make_each_token_count(deep_retention_gate(), budget=budget, buffer=64)
+
+
+def _dms(budget: int | float) -> kvjax.Policy:
+    """Everything goes but the window: what stays is below the budget, whatever the gate says."""
+    slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+    never = np.inf if slots >= PROMPT else 0.0
+    return kvjax.methods.dms(eviction_gate(), window=min(8, slots) + 1, threshold=float(never), decoding=False)
 
 
 @cache
@@ -163,6 +187,7 @@ CASES = {
     "criticalkv": _small(_methods.criticalkv, window=8),
     "dapq": _small(_methods.dapq, size=8, front=2, suffix=(5, 6, 7)),
     "defensive_kv": _small(_methods.defensive_kv, window=8),
+    "dms": MethodCase(_dms),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
     "fasa": _without_budget(partial(_methods.fasa, FEW_PAIRS, heads=2, head_dim=16, tokens=24)),
     "fastgen": MethodCase(_fastgen),
@@ -183,6 +208,7 @@ CASES = {
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
     "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),
     "make_each_token_count": MethodCase(_make_each_token_count, held=int),
+    "locret": _small(_methods.locret, gate=retaining_gate(), recent=8),
     "mikv": _without_budget(partial(_methods.mikv, group=8)),
     "minference": _without_budget(_methods.minference),
     "neo": _small(_methods.neo, longest=0),

@@ -21,6 +21,7 @@ from kvjax.methods.cur import cur
 from kvjax.methods.d2o import d2o
 from kvjax.methods.dapq import dapq
 from kvjax.methods.defensive_kv import defensive_kv
+from kvjax.methods.dms import dms
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
 from kvjax.methods.fasa import fasa
@@ -48,6 +49,7 @@ from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
 from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
+from kvjax.methods.locret import locret
 from kvjax.methods.lococo import lococo
 from kvjax.methods.make_each_token_count import make_each_token_count
 from kvjax.methods.mikv import mikv
@@ -85,14 +87,14 @@ from kvjax.methods.zipcache import zipcache
 
 __all__ = [
     "ada_expected", "adakv", "arkv", "asymkv", "attention_matching", "cake", "cam", "chunkkv", "compactor", "compresskv",
-    "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "duo_attention",
+    "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "dms", "duo_attention",
     "expected_attention", "fasa", "fastdecode", "fastgen", "finch", "full", "gear", "h2o", "hcattention", "heterocache",
     "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant", "kvzap", "kvzip",
-    "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "make_each_token_count", "mikv", "minference",
-    "mpcache", "nacl", "neo", "non_causal_attention", "omnikv", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent",
-    "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm",
-    "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant", "zeromerge",
-    "zipcache",
+    "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "locret", "make_each_token_count", "mikv",
+    "minference", "mpcache", "nacl", "neo", "non_causal_attention", "omnikv", "pyramid_infer", "pyramid_keydiff", "pyramidkv",
+    "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv",
+    "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv",
+    "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
 
 
