@@ -121,7 +121,7 @@ def _by_threshold(make: Callable[..., kvjax.Policy], **arguments) -> MethodCase:
 
     def build(budget: int | float) -> kvjax.Policy:
         slots = budget if isinstance(budget, int) else int(PROMPT * budget)
-        keeps = -np.inf if slots >= PROMPT else 0.8
+        keeps = -np.inf if slots >= PROMPT else 1.6
         return make(threshold=float(keeps), window=min(8, slots), decoding=False, **arguments)
 
     return MethodCase(build)
@@ -133,9 +133,9 @@ def _make_each_token_count(budget: int | float) -> kvjax.Policy:
 
 
 def _dms(budget: int | float) -> kvjax.Policy:
-    """Everything goes but the window: what stays is below the budget, whatever the gate says."""
+    """A threshold that leaves less than a prompt's budget; none is reached where the budget is the prompt."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)
-    never = np.inf if slots >= PROMPT else 0.0
+    never = np.inf if slots >= PROMPT else -8.0
     return kvjax.methods.dms(eviction_gate(), window=min(8, slots) + 1, threshold=float(never), decoding=False)
 
 

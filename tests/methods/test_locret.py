@@ -46,7 +46,8 @@ def test_a_prompt_keeps_the_best_and_the_last(lm, prompt, recent):
         np.testing.assert_array_equal(cache.kept(layer)[0][h], top_k(u, 24, sinks_and_recent(90, recent=recent)))
     out = kvjax.decode(lm, cache, policy, max_new_tokens=64, stop=())
     np.testing.assert_array_equal(out.cache.lengths, np.full((3, 1, 2), 24 + 64))
-    assert cache.slots < 0.5 * kvjax.compress(pre, kvjax.methods.full()).slots
+    freed = kvjax.compress(pre, kvjax.methods.full()).slots - cache.slots
+    assert freed >= 6 * (90 - 24) - 8  # pools are rounded up to eight slots
 
 
 def test_a_prompt_in_pieces(lm):
