@@ -1,7 +1,7 @@
 """Stages crossed with each other, on kvjax and written out (`tests.crossings.slow`): kept sets exactly, numbers to 1e-5.
 
 Every run takes a scorer, an allocator, a merger and a schedule. A few run always. The slow tests take every scorer through three
-allocators and a merger after the prompt and through a schedule while decoding, others for each, and every merger through every schedule;
+allocators and a merger after the prompt and through a schedule while decoding, others for each, and every merger through all;
 with KVJAX_CROSSINGS=all every scorer through all of them. All quadruples together would be some thirty thousand programs.
 """
 
