@@ -176,7 +176,7 @@ def resolve(artefact: object, method: str, lm: LanguageModel | None = None) -> A
         TypeError: something else.   FileNotFoundError, ValueError: as `load`; ValueError for None, too.
     """
     if artefact is None:
-        raise ValueError(f"{method} needs its weights, or an 'artefact': an Artefact, or the folder of one that was made for {method}")
+        raise ValueError(f"{method} needs its weights, or an 'artefact': an Artefact or the folder of one that was made for it")
     if isinstance(artefact, Artefact):
         check(artefact, method, lm)
         return artefact
