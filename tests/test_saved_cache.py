@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -317,10 +318,23 @@ class Odd:
     name: str = struct.field(pytree_node=False, default="odd")
 
 
+class Pair(NamedTuple):
+    """What a placement may keep."""
+
+    one: object
+    other: object
+
+
 def test_any_pytree_goes_there_and_back():
     tree = Odd(
         small={"int4": jnp.arange(-8, 8).astype(jnp.int4), "f8": jnp.ones((2, 3), jnp.float8_e4m3fn), "empty": jnp.zeros((0, 4))},
-        parts={"tuple": (1, None, 2.5), "list": [jnp.float32(7), True], "key": jax.random.key(3), "wide": np.arange(3)},
+        parts={
+            "tuple": (1, None, 2.5),
+            "list": [jnp.float32(7), True],
+            "key": jax.random.key(3),
+            "wide": np.arange(3),
+            "pair": Pair(jnp.ones(2), (3,)),
+        },
         name="mine",
     )
     node, arrays = described(tree, {})
@@ -330,6 +344,7 @@ def test_any_pytree_goes_there_and_back():
         if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             x, y = jax.random.key_data(x), jax.random.key_data(y)
         assert type(x) is type(y) and np.asarray(x).tobytes() == np.asarray(y).tobytes() and np.shape(x) == np.shape(y)
+    assert again.parts["pair"].other == (3,) and type(again.parts["pair"]) is Pair
     assert again.small["int4"].dtype == jnp.int4 and again.parts["wide"].dtype == np.int64
 
 

@@ -2,7 +2,7 @@
 
 A description has one node for each part of the tree: numbers and words stand for themselves, everything else is an object with one
 of the keys tuple, list, dict, class, store, array, key, dtype or known. Classes are found by name among those that are imported
-already, and only pytrees and modules of flax count: nothing that a file names is imported, and nothing in it is executed.
+already, and only pytrees and modules of flax and named tuples count: nothing that a file names is imported, nothing is executed.
 """
 
 import sys
@@ -53,7 +53,9 @@ def below(path: str, name: object) -> str:
 
 
 def static_fields(x: PyTree) -> list[str]:
-    """Names of the fields of a pytree or a module that make it what it is."""
+    """Names of the fields of a pytree, a module or a named tuple that make it what it is."""
+    if isinstance(x, tuple):
+        return list(x._fields)
     return [f.name for f in fields(x) if f.init and not (isinstance(x, nn.Module) and f.name in ("parent", "name"))]
 
 
@@ -136,13 +138,13 @@ def _name_of(kind: type, path: str) -> str:
     if found is not kind:
         raise ValueError(
             f"{kind.__name__} at {path or 'the top'} cannot be saved: only arrays, numbers, words, tuples, lists, dictionaries and "
-            "flax pytrees and modules defined at the top of a module can"
+            "flax pytrees, modules and named tuples defined at the top of a module can"
         )
     return name
 
 
 def class_of(name: str) -> type:
-    """A pytree or module of flax, or a store, by `module:name`, if its module is imported.
+    """A pytree or module of flax, a named tuple, or a store, by `module:name`, if its module is imported.
 
     Raises:
         ValueError: there is none.
@@ -151,6 +153,8 @@ def class_of(name: str) -> type:
     found = sys.modules.get(module)
     for part in inner.split("."):
         found = getattr(found, part, None)
-    if isinstance(found, type) and (getattr(found, "_flax_dataclass", False) or issubclass(found, nn.Module | Store)):
-        return found
+    if isinstance(found, type):
+        named = issubclass(found, tuple) and "_fields" in vars(found)
+        if named or getattr(found, "_flax_dataclass", False) or issubclass(found, nn.Module | Store):
+            return found
     raise ValueError(f"holds a {name!r}, which is no pytree of a module that is imported: import what made it first")
