@@ -18,7 +18,15 @@ class Weightless:
     """A decoder whose layers' heads are given: what is left of a step is what the cache costs."""
 
     windows: tuple
+    heads: int
+    groups: int
+    head_dim: int
     rope: Any = None
+
+    @property
+    def layers(self) -> int:
+        """As many as have a window or none."""
+        return len(self.windows)
 
     def embed(self, params: Any, tokens: Any) -> Any:
         return params["x"]
@@ -40,7 +48,7 @@ def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -
 
     def step(params, policies, leaves):
         policy = jax.tree.unflatten(form, policies)
-        spec = Spec.of(Weightless(decoder.windows), policy, cap)
+        spec = Spec.of(Weightless(decoder.windows, h, g, d), policy, cap)
         one = jnp.ones(1, jnp.int32)
         cache_, x = run_tokens(spec, params, jax.tree.unflatten(cache.structure, leaves), one[:, None], one)
         return jax.tree.leaves(cache_), x
