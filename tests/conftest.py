@@ -23,6 +23,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+from experiments import memory_maps  # noqa: E402
 from kvjax.kernels.native import missing  # noqa: E402
 from models import llama  # noqa: E402
 from tests.method_cases import case  # noqa: E402
@@ -79,6 +80,16 @@ def forget_programs():
     yield
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def forget_too_many_programs(request):
+    """A module that runs every method holds more than that: looked at after every twentieth of its tests."""
+    yield
+    module = request.module
+    module.tests_run = getattr(module, "tests_run", 0) + 1
+    if module.tests_run % 20 == 0:
+        memory_maps.forget_programs()
 
 
 def policy_of(name: str, budget: int | float = 40) -> kvjax.Policy:

@@ -138,6 +138,9 @@ def test_expected_attention(arrays, view, covariance, value_norm):
             angle = positions[..., None] * 100.0 ** (-2 * jnp.arange(D // 2) / D)
             return jnp.cos(angle), jnp.sin(angle)
 
+        def rotate(self, x, cos, sin):
+            raise AssertionError("scores turn no keys here")
+
     need = ev.QueryMoments(4)
     shape = ev.Shape(b=B, h=H, g=G, n=N, d=D, e=1, dtype=jnp.float32)
     moments = need.observe(need.empty(shape), Block(arrays["q_raw"], [0, 0], LENGTHS))

@@ -30,7 +30,7 @@ from kvjax.tiers import OriginFirst
 
 
 def arkv(
-    budget: int = 512, window: int = 32, gamma: float = 263.81, t1: float = 7.774, t2: float = 5.407, t3: float = 5.528
+    budget: int | float = 512, window: int = 32, gamma: float = 263.81, t1: float = 7.774, t2: float = 5.407, t3: float = 5.528
 ) -> Policy:
     """Keep at most `budget` slots a head, some of them in eight bits.
 

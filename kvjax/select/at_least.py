@@ -7,7 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int32
 
 from kvjax.select.topk import TopK
-from kvjax.stage import Retriever, Selector
+from kvjax.stage import Selector
 from kvjax.types import Mask, Number
 from kvjax.view import LayerView, Ranking
 
@@ -22,7 +22,7 @@ class AtLeast(Selector):
 
     exact: ClassVar[bool] = False
     tau: Number = 1e-3
-    inner: Retriever = TopK()
+    inner: Selector = TopK()
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         return self.inner.protected(view, budget)

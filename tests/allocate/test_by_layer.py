@@ -97,7 +97,7 @@ def test_built_twice_it_is_one_policy_and_equal_in_structure_at_any_budget():
     "stage, others, error, says",
     [
         (KeyNorm(), {0: TopK()}, TypeError, "all of one slot"),
-        (kvjax.encode.Stored(), {}, TypeError, "all of one slot"),
+        (kvjax.AfterPrefill(), {}, TypeError, "all of one slot"),
         (KeyNorm(), {0: Recency(), (0, 1): Recency()}, ValueError, "named once"),
         (KeyNorm(), {-1: Recency()}, ValueError, "counted from 0"),
     ],

@@ -1,5 +1,6 @@
 """Worked numbers of ZipCache, and the released code's codes, on the transcription and on kvjax's codecs."""
 
+from fractions import Fraction
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -109,4 +110,4 @@ def test_what_is_read_again_is_coded_the_same(codec):
 
 def test_bits():
     assert ChannelRange(4).bits_a_number(128) == 4 and ChannelSeparable(2).bits_a_number(128) == 2 + 32 / 128
-    assert ChannelSeparable(2, block=40).bits_a_number(128) == 2 + 32 / 128 + 16 / 40
+    assert ChannelSeparable(2, block=40).bits_a_number(128) == 2 + Fraction(32, 128) + Fraction(16, 40)
