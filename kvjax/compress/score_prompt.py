@@ -80,6 +80,8 @@ def _alike(one: object, two: object) -> bool:
         return False
     if is_dataclass(one):
         return all(_alike(getattr(one, field.name), getattr(two, field.name)) for field in fields(one))
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(_alike(one[name], two[name]) for name in one)
     if isinstance(one, tuple):
         return len(one) == len(two) and all(map(_alike, one, two))
     return one is two or np.array_equal(one, two)

@@ -123,6 +123,9 @@ def _arrays_of(node: PyTree) -> list[tuple[str, tuple[list[int], str]]]:
         return [found for y in node for found in _arrays_of(y)]
     if not isinstance(node, dict):
         return []
+    for inner in ("fields", "dict"):
+        if inner in node:  # names of the tree's own, which may be any word
+            return [found for y in node[inner].values() for found in _arrays_of(y)]
     if "of" in node:
         return [(node["of"], (node["shape"], node["kind"]))]
     return [found for y in node.values() for found in _arrays_of(y)]
