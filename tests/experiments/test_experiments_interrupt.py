@@ -45,9 +45,15 @@ except KeyboardInterrupt:
 """
 
 
+def hear() -> None:
+    """A shell's background jobs ignore Ctrl-C, and what they start does, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*words: object, **environment: str) -> subprocess.Popen:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT, "start_new_session": True}
-    return subprocess.Popen([sys.executable, *map(str, words)], env=os.environ | {"JAX_PLATFORMS": "cpu"} | environment, **pipes)
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"} | environment
+    return subprocess.Popen([sys.executable, *map(str, words)], env=environment, preexec_fn=hear, **pipes)
 
 
 def press(process: subprocess.Popen) -> str:
