@@ -35,8 +35,8 @@ import gc
 from experiments import interrupt
 interrupt.watch()
 gc.callbacks.append(lambda phase, info: sum(range(10**6)))
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     while True:
         gc.collect()
         sum(range(10**6))
@@ -75,7 +75,7 @@ def test_an_interruption_that_python_drops_is_raised_again():
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     said, complaint = process.communicate(timeout=120)
-    assert said == "heard\n" and complaint == ""
+    assert (said, complaint) == ("heard\n", "")
 
 
 def test_a_process_that_was_told_to_ignore_it_does():
