@@ -1,5 +1,6 @@
 """A policy: score → allocate → select → merge → encode → retrieve, and when. The spine every method is a composition of."""
 
+import itertools
 
 import jax
 import numpy as np
@@ -135,13 +136,13 @@ class Policy:
     def _check_second(self) -> None:
         """Raise ValueError for a selector or an allocator that reads a second ranking which a scorer does not give."""
         scorers = (self.score, self.decode_score) if self.when.decoding else (self.score,)
-        lacking = [x for x in scorers if type(x).second is stage.Scorer.second]
-        readers = [x for x in (self.select, self.allocate) if x.reads_second]
-        if readers and lacking:
-            raise ValueError(
-                f"{type(readers[0]).__name__} reads a second ranking, which {type(lacking[0]).__name__} does not give: take a "
-                "scorer that does, such as NeighbourLikeness or ValueWeighted, or another stage in its place"
-            )
+        readers = [x for x in (self.select, self.allocate) if x.reads_second is not None]
+        for reader, scorer in itertools.product(readers, scorers):
+            if scorer.gives_second is not reader.reads_second:
+                raise ValueError(
+                    f"{type(reader).__name__} reads a second ranking, which {type(scorer).__name__} does not give: take a scorer "
+                    "that does (NeighbourLikeness or ValueWeighted; LateAttention for GroupShares), or another stage in its place"
+                )
 
     def _check_merger(self) -> None:
         """Raise ValueError for a merger that reads a state which the scorer does not keep, or evidence that no step has."""

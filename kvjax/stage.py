@@ -50,6 +50,9 @@ class Scorer(Stage):
     reads it. A scorer without state overrides `score` alone.
     """
 
+    #: What `second` gives, so that only a selector or an allocator that reads the same is paired with it.
+    gives_second: ClassVar[type | None] = None
+
     def init(self, shape: tuple[int, int, int]) -> PyTree:
         """The state of slots [b, h, n] nothing is known of: zeros, since a new token gets them; () for none."""
         del shape
@@ -79,8 +82,8 @@ class Allocator(Stage):
     #: can be cut as soon as it has been read. It is then given a ranking of some layers: `ranking.layers` says how many the model
     #: has, `ranking.own` cuts what is known of all of them. A layer's budgets must not depend on which others are ranked with it.
     by_layer: ClassVar[bool] = False
-    #: Whether it reads the scorer's second ranking, `ranking.second`.
-    reads_second: ClassVar[bool] = False
+    #: What it reads as `ranking.second`, the scorer's second ranking; None if it does not.
+    reads_second: ClassVar[type | None] = None
     #: Whether it knows its budgets by itself: the policy's is not read, and a prompt that would fit it is cut all the same.
     given: ClassVar[bool] = False
 
@@ -102,8 +105,8 @@ class Selector(Stage):
 
     #: False where another number of slots than the budget may stay: fewer, or what is held grows (`Every(grows=True)`).
     exact: ClassVar[bool] = True
-    #: Whether it reads the scorer's second ranking, `ranking.second`.
-    reads_second: ClassVar[bool] = False
+    #: What it reads as `ranking.second`, the scorer's second ranking; None if it does not.
+    reads_second: ClassVar[type | None] = None
     #: Whether it may leave more slots than the budget: then only `Every(grows=True)` has room for them while decoding.
     unbounded: ClassVar[bool] = False
     #: Whether a token of the prompt that no head of a layer keeps is gone from the layers that follow, which never compute it: then

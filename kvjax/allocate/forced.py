@@ -20,7 +20,7 @@ class ForcedFirst(Allocator):
         allocate: Adaptive(0.0), layer by layer, or AcrossModel().   window: slots that are protected beside them.
     """
 
-    reads_second: ClassVar[bool] = True
+    reads_second: ClassVar[type | None] = Array
     allocate: Allocator = Adaptive(0.0)
     window: Number = 32
 

@@ -12,7 +12,7 @@ BibTeX:
       booktitle={International Conference on Learning Representations}, year={2025}}
 
 Example:
-    policy = kvjax.methods.omnikv(tokens=0.067, filters=(2, 8, 18))
+    policy = kvjax.methods.omnikv(tokens=0.067, filters=(0, lm.decoder.layers // 2))
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 

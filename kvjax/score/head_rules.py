@@ -1,5 +1,7 @@
 """Each head's own rule: what it keeps of the prompt, and which token goes for a new one (FastGen)."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
@@ -34,6 +36,8 @@ class HeadRules(Scorer):
     Others, in a rule with heavy hitters: their mean observation, the prompt's column mean being the first; in one with a window
     alone: the newest go last; in one with neither: what came first stays. The second ranking says which slots stay.
     """
+
+    gives_second: ClassVar[type | None] = Array
 
     rules: RuleList
 

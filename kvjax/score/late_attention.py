@@ -1,5 +1,7 @@
 """What the rows behind a group of tokens attend to, the same for all heads of a layer (PyramidInfer)."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
@@ -34,6 +36,8 @@ class LateAttention(Scorer):
 
     Its second ranking are the `Groups`.
     """
+
+    gives_second: ClassVar[type | None] = Groups
 
     rows: LateRows = LateRows()
 

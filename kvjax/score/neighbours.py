@@ -1,7 +1,10 @@
 """How alike neighbouring keys are, as a second ranking (KVMerger)."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array
 
 from kvjax.evidence import Evidence
 from kvjax.score.accumulated import AccumulatedAttention
@@ -28,6 +31,8 @@ class NeighbourLikeness(Around):
 
     Source: KVMerger, arXiv 2407.08454, section 4.1.
     """
+
+    gives_second: ClassVar[type | None] = Array
 
     score_of: Scorer = AccumulatedAttention()
 

@@ -1,9 +1,10 @@
 """A second ranking: attention times the size of what a value adds to the layer's output (CriticalKV)."""
 
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from kvjax.evidence import Evidence, Need, ProjectedValueNorm
 from kvjax.score.around import Around
@@ -23,6 +24,8 @@ class ValueWeighted(Around):
 
     Source: CriticalKV, arXiv 2502.03805, algorithm 1. Differs: norms are averaged over the query heads of a KV head.
     """
+
+    gives_second: ClassVar[type | None] = Array
 
     score_of: Scorer = WindowAttention()
     eps: Number = 1e-4

@@ -1,5 +1,6 @@
 """The most that any query of the window gives a token, with a floor, weighed by what its value adds (DefensiveKV)."""
 
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -66,6 +67,8 @@ class WorstCase(Scorer):
 
     Source: DefensiveKV, arXiv 2510.13334, on CriticalKV, arXiv 2502.03805; the bias as in the release.
     """
+
+    gives_second: ClassVar[type | None] = Array
 
     window: int = struct.field(pytree_node=False, default=32)
     pool: Function = AvgPool(5)

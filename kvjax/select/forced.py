@@ -26,7 +26,7 @@ class ForcedTopK(Selector):
         window: slots that are protected beside them.   protects: the selector whose protected tokens lead.
     """
 
-    reads_second: ClassVar[bool] = True
+    reads_second: ClassVar[type | None] = Array
     window: int = struct.field(pytree_node=False, default=32)
     protects: Selector = TopK()
 

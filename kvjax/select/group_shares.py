@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.evidence.late_rows import recent_tokens
 from kvjax.rank_keys import rank_within
+from kvjax.score.late_attention import Groups
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
 from kvjax.view import LayerView, Ranking
@@ -33,7 +34,7 @@ class GroupShares(Selector):
     """
 
     exact: ClassVar[bool] = False
-    reads_second: ClassVar[bool] = True
+    reads_second: ClassVar[type | None] = Groups
     unbounded: ClassVar[bool] = True
     sinks: Number = 4
     share: Number = 0.2

@@ -21,7 +21,7 @@ class KindsAndBest(Selector):
     """
 
     exact: ClassVar[bool] = False
-    reads_second: ClassVar[bool] = True
+    reads_second: ClassVar[type | None] = Array
     unbounded: ClassVar[bool] = True
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:

@@ -52,7 +52,7 @@ class Runs(Selector):
     Source: KVMerger, arXiv 2407.08454, section 4.1. Differs: as many runs as the budget asks for, not a threshold.
     """
 
-    reads_second: ClassVar[bool] = True
+    reads_second: ClassVar[type | None] = Array
     heavy_share: Number = 0.25
     recent_share: Number = 0.25
 

@@ -26,7 +26,7 @@ class TwoStages(Selector):
     float and multiplies it on).
     """
 
-    reads_second: ClassVar[bool] = True
+    reads_second: ClassVar[type | None] = Array
     first: Number = 0.5
     protects: Selector = TopK()
 
