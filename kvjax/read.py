@@ -12,7 +12,7 @@ from kvjax.prefill.prefilled import Prefilled
 
 def prefill(
     lm, prompts, *, needs: object = ev.STANDARD, attention: PrefillAttention | None = None, chunk: int | None = None,
-    all_logits: bool = False, streaming: Policy | None = None,
+    all_logits: bool = False, streaming: Policy | None = None, residual_on_host: bool = False,
 ) -> Prefilled | KVCache:  # fmt: skip
     """Run prompts through the model and keep what any policy may ask for, or with `streaming` what one policy keeps.
 
@@ -33,6 +33,8 @@ def prefill(
         streaming: a policy to compress with while reading, layer by layer: what comes back is the `KVCache` of
             `compress(prefill(lm, prompts), policy)`, and at most one layer of dense keys and values was alive beside it. Its
             allocator must go layer by layer (`Allocator.by_layer`).
+        residual_on_host: with `streaming`, keep the residual stream of the prompt (n·e numbers a row) in host memory between two
+            layers; the device holds that of one chunk.
 
     Raises:
         TypeError, ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context, a chunk or an
@@ -42,11 +44,13 @@ def prefill(
     """
     needs = needs if isinstance(needs, Policy | set | frozenset) else tuple(needs)
     attention = attention_of(streaming or needs) if attention is None else attention
+    if streaming is None and residual_on_host:
+        raise ValueError("residual_on_host= is for prompts that are compressed layer by layer: give streaming=policy with it")
     if streaming is None:
         return run.prefill(lm, prompts, needs=needs, attention=attention, chunk=chunk, all_logits=all_logits)
     if needs is not ev.STANDARD or all_logits:
         raise ValueError("streaming= records what its policy reads and keeps the last logits: leave needs= and all_logits= out")
-    return compressed_prefill(lm, prompts, streaming, attention=attention, chunk=chunk)
+    return compressed_prefill(lm, prompts, streaming, attention=attention, chunk=chunk, residual_on_host=residual_on_host)
 
 
 def attention_of(needs: object) -> PrefillAttention:

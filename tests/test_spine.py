@@ -7,7 +7,7 @@ import pytest
 
 import kvjax
 from kvjax.view import LayerView
-from tests.conftest import compilations, ids_of, policy_of, prepared
+from tests.conftest import compilations, everything, ids_of, policy_of, prepared
 from tests.method_cases import case
 
 METHODS = kvjax.methods.names()
@@ -15,6 +15,8 @@ METHODS = kvjax.methods.names()
 CODED = {"coupled_quantization", "gear", "kvquant", "q4_persistent", "qjl", "turboquant"}
 POS = jnp.arange(90, dtype=jnp.int32)[None, None]
 every_method = pytest.mark.parametrize("name", METHODS)
+#: Tokens decoded, and a budget whose pools all runs get: their loops are one program for a method.
+NEW, ROOM = 12, 128
 
 
 def test_every_file_in_methods_is_a_method():
@@ -22,6 +24,14 @@ def test_every_file_in_methods_is_a_method():
 
     files = {p.stem for p in Path(kvjax.methods.__file__).parent.glob("*.py")} - {"__init__"}
     assert files == set(METHODS)
+
+
+def compressed(pre, policy) -> kvjax.KVCache:
+    return kvjax.compress(pre, policy, reserve=ROOM)
+
+
+def decoded(lm, cache, policy) -> kvjax.Decoded:
+    return kvjax.decode(lm, cache, policy, max_new_tokens=NEW, stop=(), return_logits=True, reserve=ROOM)
 
 
 def exact(name: str) -> bool:
@@ -86,13 +96,10 @@ def test_budget_at_length_is_the_full_cache_to_the_bit(lm, pre, name, budget):
     pre = prepared(lm, pre, name)
     policy = policy_of(name, budget).replace(encode=kvjax.encode.Stored(), retrieve=kvjax.retrieve.FullAttention())
     full = kvjax.methods.full()
-    want = kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=4, stop=(), return_logits=True)
+    want = decoded(lm, compressed(pre, full), full)
     if policy.when.decoding:  # evicting from the first token on when the budget is the prompt itself
-        cache = kvjax.compress(pre, policy.replace(when=kvjax.AfterPrefill()))
         policy = policy.replace(when=kvjax.AfterPrefill())
-    else:
-        cache = kvjax.compress(pre, policy)
-    got = kvjax.decode(lm, cache, policy, max_new_tokens=4, stop=(), return_logits=True)
+    got = decoded(lm, compressed(pre, policy), policy)
     np.testing.assert_array_equal(got.logits, want.logits)
     np.testing.assert_array_equal(got.tokens, want.tokens)
 
@@ -102,10 +109,10 @@ def test_evicting_methods_with_room_to_spare_never_evict(lm, pre, name):
     pre = prepared(lm, pre, name)
     plain = dict(encode=kvjax.encode.Stored(), retrieve=kvjax.retrieve.FullAttention())
     policy, full = policy_of(name, 1000).replace(**plain), kvjax.methods.full()
-    want = kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=4, stop=(), return_logits=True)
-    got = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=4, stop=(), return_logits=True)
+    want = decoded(lm, compressed(pre, full), full)
+    got = decoded(lm, compressed(pre, policy), policy)
     np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
-    assert (got.cache.lengths == 94).all()
+    assert (got.cache.lengths == 90 + NEW).all()
 
 
 @every_method
@@ -116,25 +123,34 @@ def test_budget_of_one_slot_has_no_nan(lm, pre, name):
         with pytest.raises(ValueError, match="smallest feasible budget is 31 slots"):
             kvjax.compress(pre, policy)
         return
-    out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=3, stop=(), return_logits=True)
-    assert jnp.isfinite(out.logits).all()
+    assert jnp.isfinite(decoded(lm, compressed(pre, policy), policy).logits).all()
 
 
 @every_method
 def test_decoding_respects_the_budget(lm, pre, name):
     pre = prepared(lm, pre, name)
     policy = policy_of(name)
-    cache = kvjax.compress(pre, policy)
-    out = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=())
-    np.testing.assert_array_equal(out.cache.lengths, cache.lengths + case(name).grown(policy, 12))
+    cache = compressed(pre, policy)
+    out = decoded(lm, cache, policy)
+    np.testing.assert_array_equal(out.cache.lengths, cache.lengths + case(name).grown(policy, NEW))
     assert (out.cache.lengths <= np.asarray(out.cache.capacity)).all()
-    assert int(out.cache.position[0]) == 102
+    assert int(out.cache.position[0]) == 90 + NEW
+
+
+@pytest.fixture(scope="module")
+def low(lm):
+    """The toy model in 16 bits."""
+    return lm.replace(params=jax.tree.map(lambda x: x.astype(jnp.bfloat16), lm.params))
+
+
+@pytest.fixture(scope="module")
+def low_pre(low, prompt):
+    return kvjax.prefill(low, prompt, needs=everything())
 
 
 @every_method
-def test_keeps_dtype(lm, name):
-    low = lm.replace(params=jax.tree.map(lambda x: x.astype(jnp.bfloat16), lm.params))
-    cache = kvjax.compress(prepared(low, kvjax.prefill(low, ids_of(70), needs=policy_of(name)), name), policy_of(name))
+def test_keeps_dtype(low, low_pre, name):
+    cache = kvjax.compress(prepared(low, low_pre, name), policy_of(name))
     stored = lambda cache: [(part.k, part.v, part.tails) for part in cache.parts or [cache]]  # noqa: E731
     kinds = lambda cache: [x.dtype for x in jax.tree.leaves(stored(cache))]  # noqa: E731
     codes = {"hcattention": [jnp.uint8, jnp.bfloat16], "kivi": 2 * [jnp.uint32, jnp.float16, jnp.float16]}
@@ -176,7 +192,7 @@ def test_compiles_once(lm, name):
     def run(seed, budget):
         policy = policy_of(name, budget)
         pre = prepared(lm, kvjax.prefill(lm, ids_of(90, seed), needs=policy), name)
-        return kvjax.decode(lm, kvjax.compress(pre, policy, reserve=64), policy, max_new_tokens=5, stop=(), reserve=64)
+        return decoded(lm, compressed(pre, policy), policy)
 
     run(0, 40)
     with compilations() as seen:
@@ -204,14 +220,13 @@ def test_prefill_for_one_policy_decides_as_a_prefill_for_all(lm, pre, prompt, na
 @every_method
 def test_a_saved_conversation_goes_on_as_one_that_was_not(lm, pre, tmp_path, name):
     policy = policy_of(name)
-    cache = kvjax.compress(prepared(lm, pre, name), policy)
-    cache = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=()).cache
+    cache = decoded(lm, compressed(prepared(lm, pre, name), policy), policy).cache
     again = kvjax.load_cache(kvjax.save_cache(cache, tmp_path / "talk", lm, policy), lm, policy_of(name))
     assert jax.tree.structure(cache) == jax.tree.structure(again)
     for x, y in zip(jax.tree.leaves(cache), jax.tree.leaves(again), strict=True):
         assert (x.dtype, x.shape, np.asarray(x).tobytes()) == (y.dtype, y.shape, np.asarray(y).tobytes())
         assert x.sharding.memory_kind == y.sharding.memory_kind
-    one, other = (kvjax.decode(lm, c, policy, max_new_tokens=12, stop=()) for c in (cache, again))
+    one, other = (decoded(lm, c, policy) for c in (cache, again))
     np.testing.assert_array_equal(one.tokens, other.tokens)
     np.testing.assert_array_equal(one.cache.logits, other.cache.logits)
 
@@ -220,7 +235,7 @@ def test_a_prefill_outlives_any_number_of_policies(lm, pre):
     before = [np.asarray(x) for x in jax.tree.leaves(pre)]
     for name in METHODS:
         policy = policy_of(name)
-        kvjax.decode(lm, kvjax.compress(prepared(lm, pre, name), policy), policy, max_new_tokens=2, stop=())
+        decoded(lm, compressed(prepared(lm, pre, name), policy), policy)
     for a, b in zip(before, jax.tree.leaves(pre), strict=True):
         np.testing.assert_array_equal(a, b)
 

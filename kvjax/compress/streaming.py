@@ -2,11 +2,12 @@
 
 Layer by layer, every chunk of every prompt is run through the layer; then its slots are scored, cut, merged and encoded, what stays
 is copied into the cache's pools, and the layer's dense keys and values are let go. At most one layer of them is alive beside what
-is kept and the hidden states, [n, e] a prompt. The cache is the one `compress(prefill(...), policy)` makes.
+is kept and the residual stream, [n, e] a prompt, which may wait in host memory. The cache is the one `compress(prefill(...), policy)` makes.
 """
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -27,8 +28,9 @@ from kvjax.protocols import Decoder, LanguageModel
 
 
 def compressed_prefill(
-    lm, prompts, policy: Policy, *, attention: PrefillAttention = CausalAttention(), chunk: int | None = None
-) -> KVCache:
+    lm, prompts, policy: Policy, *, attention: PrefillAttention = CausalAttention(), chunk: int | None = None,
+    residual_on_host: bool = False,
+) -> KVCache:  # fmt: skip
     """`compress(prefill(lm, prompts, needs=policy), policy)` without ever holding more than one layer of dense keys and values.
 
     Args as in `kvjax.prefill`.
@@ -42,7 +44,8 @@ def compressed_prefill(
     _check_leaving(lm.decoder, policy, attention)
     needs = ev.ordered(policy.needs)
     trim()
-    readings = [begun(lm, ids, attention, chunk) for ids in rows]
+    memory = jax.memory.Space.Host if residual_on_host else jax.memory.Space.Device
+    readings = [begun(lm, ids, attention, chunk, memory) for ids in rows]
     layers, decided = Layers(asked_slots(lm.decoder, rows, policy)), []
     for layer in range(lm.decoder.layers):
         decided.append(_layer(lm, readings, layer, needs, policy, layers))

@@ -28,6 +28,7 @@ class Reading:
         length: tokens of the prompt.   held: how many of them are there, the first of `tokens`.
         attention: how it attends to itself.   chunk: tokens run at a time, if told.
         chunks: how it is cut.   x: the residual stream of each chunk, [1, t, e].
+        memory: where the residual stream is between two layers; a chunk's is on the device while it is run.
     """
 
     tokens: np.ndarray
@@ -38,15 +39,27 @@ class Reading:
     x: list[jax.Array]
     attention: PrefillAttention
     chunk: int | None
+    memory: jax.memory.Space = jax.memory.Space.Device
+
+    def stream(self, i: int) -> Float[jax.Array, "1 t e"]:
+        """The residual stream of a chunk, on the device."""
+        return jax.device_put(self.x[i], jax.memory.Space.Device)
+
+    def put(self, i: int, x: Float[jax.Array, "1 t e"]) -> None:
+        """Keep what a layer made of a chunk."""
+        self.x[i] = jax.device_put(x, self.memory)
 
 
-def begun(lm: LanguageModel, ids: list[int], attention: PrefillAttention, chunk: int | None) -> Reading:
+def begun(
+    lm: LanguageModel, ids: list[int], attention: PrefillAttention, chunk: int | None,
+    memory: jax.memory.Space = jax.memory.Space.Device,
+) -> Reading:  # fmt: skip
     """A prompt before the first layer."""
     n, chunks = attention.plan(len(ids), chunk)
     tokens = _padded(np.asarray(ids, np.int32), n)
     parts = (jnp.asarray(tokens[None, part.offset : part.offset + part.width]) for part in chunks)
-    x = [_embed(lm.params, part, decoder=lm.decoder) for part in parts]
-    return Reading(tokens, np.arange(n, dtype=np.int32), len(ids), len(ids), chunks, x, attention, chunk)
+    x = [jax.device_put(_embed(lm.params, part, decoder=lm.decoder), memory) for part in parts]
+    return Reading(tokens, np.arange(n, dtype=np.int32), len(ids), len(ids), chunks, x, attention, chunk, memory)
 
 
 def _padded(x: np.ndarray, n: int, fill: int = 0) -> np.ndarray:
@@ -56,16 +69,18 @@ def _padded(x: np.ndarray, n: int, fill: int = 0) -> np.ndarray:
 def without(reading: Reading, stay: Integer[np.ndarray, " m"]) -> Reading:
     """The prompt once all tokens but `stay` (indices of `tokens`, ascending) have left it."""
     n, chunks = reading.attention.plan(len(stay), reading.chunk)
-    x = _taken(jnp.concatenate(reading.x, 1), jnp.asarray(_padded(stay.astype(np.int32), n)))
+    parts = [reading.stream(i) for i in range(len(reading.x))]
+    x = _taken(jnp.concatenate(parts, 1), jnp.asarray(_padded(stay.astype(np.int32), n)))
     return Reading(
         tokens=_padded(reading.tokens[stay], n),
         pos=_padded(reading.pos[stay], n, reading.length),
         length=reading.length,
         held=len(stay),
         chunks=chunks,
-        x=[x[:, part.offset : part.offset + part.width] for part in chunks],
+        x=[jax.device_put(x[:, part.offset : part.offset + part.width], reading.memory) for part in chunks],
         attention=reading.attention,
         chunk=reading.chunk,
+        memory=reading.memory,
     )
 
 
@@ -83,11 +98,12 @@ def through(lm: LanguageModel, reading: Reading, layer: int, needs: Iterable[ev.
     length, pos = jnp.asarray([reading.length], jnp.int32), jnp.asarray(reading.pos[None])
     for i, part in enumerate(reading.chunks):
         ids = jnp.asarray(reading.tokens[None, part.offset : part.offset + part.width])
-        reading.x[i], k, v, evidence, memory = _layer(
-            lm.params["layers"][layer], reading.x[i], k, v, evidence, memory, wanted, ids, pos, length, np.int32(part.offset),
+        x, k, v, evidence, memory = _layer(
+            lm.params["layers"][layer], reading.stream(i), k, v, evidence, memory, wanted, ids, pos, length, np.int32(part.offset),
             jnp.asarray([part.end], jnp.int32), decoder=decoder, window=decoder.windows[layer], attention=part.attention.at(layer),
         )  # fmt: skip
-    last = _last_logits(lm.params, reading.x[-1], np.int32(reading.held - 1 - part.offset), decoder=decoder)
+        reading.put(i, x)
+    last = _last_logits(lm.params, reading.stream(-1), np.int32(reading.held - 1 - part.offset), decoder=decoder)
     check_finite(last, "the logits of the prompt's last token")
     return PrefilledRow(
         ids=jnp.asarray(reading.tokens), length=length, k=(k,), v=(v,), evidence=(evidence.replace(length=length),), logits=last,

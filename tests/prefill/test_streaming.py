@@ -110,6 +110,23 @@ def test_one_layer_of_dense_keys_and_values_is_alive(monkeypatch):
     assert_array_equal(cache.lengths.sum((0, 2)), [8 * 2 * 40] * 2)
 
 
+@pytest.mark.parametrize("name", ["hcattention", "pyramid_infer"])
+def test_the_residual_stream_may_wait_on_the_host(monkeypatch, lm, name):
+    """The same cache, with the stream of one chunk on the device at a time."""
+    policy, ids, inner, alive = policy_of(name), ids_of(300, 1), streaming.through, []
+    want = kvjax.prefill(lm, ids, streaming=policy, chunk=64)
+    on_device = lambda: sum(x.shape == (1, 64, 64) and x.sharding.memory_kind == "device" for x in jax.live_arrays())  # noqa: E731
+
+    def counted(*args):
+        row = inner(*args)
+        alive.append(on_device())
+        return row
+
+    monkeypatch.setattr(streaming, "through", counted)
+    assert_same(kvjax.prefill(lm, ids, streaming=policy, chunk=64, residual_on_host=True), want, atol=0)
+    assert max(alive) == 0
+
+
 def test_layers_share_programs(lm):
     policy = policy_of("adakv")
     kvjax.prefill(lm, ids_of(130, 1), streaming=policy)
@@ -130,6 +147,7 @@ def test_what_needs_all_layers_is_refused_before_tracing(lm, prompt):
         (ValueError, "codes 8 slots at once", stream(policy_of("kivi"))),
         (ValueError, "leave needs= and all_logits= out", stream(policy_of("snapkv"), needs=policy_of("snapkv"))),
         (ValueError, "leave needs= and all_logits= out", stream(policy_of("snapkv"), all_logits=True)),
+        (ValueError, "give streaming=policy with it", lambda: kvjax.prefill(lm, prompt, residual_on_host=True)),
     ]
     with compilations() as seen:
         for kind, message, call in cases:
