@@ -9,8 +9,11 @@ from experiments.bench.model_shapes import one_layer, serving
 from experiments.bench.planned_cache import planned, prompt
 from experiments.bench.planned_step import step_temporaries
 from kvjax.codec import ProductQuantized
+from kvjax.compress.streaming import check_streaming
 from kvjax.encode import Stored
 from kvjax.policy import Policy
+from kvjax.prefill.attention import bucket
+from kvjax.prefill.run import layer_buffers
 from models import weights
 
 GIB = 1 << 30
@@ -30,8 +33,9 @@ def plan(decoder: Any, policy: Policy, *, length: int, new: int, dtype: str, car
         dtype: weights, activations and cache.   card: GiB of device memory.
 
     Returns:
-        "device" and "host" bytes by part, "slots" of the pool, "prefill": bytes the dense prompt takes while it is read, and
-        "fits": {"decoding", "beside the cache it came from", "prefill"}.
+        "device" and "host" bytes by part, "slots" of the pool, "prefill": bytes the dense prompt takes while it is read,
+        "streamed": bytes by part while it is compressed layer by layer, its residual stream on the host (nothing for a policy
+        that cannot be streamed), and "fits": {"decoding", "beside the cache it came from", "prefill", "streamed prefill"}.
 
     Raises:
         ValueError: a policy that fits neither the model nor the length, or one whose total depends on the prompt.
@@ -45,16 +49,20 @@ def plan(decoder: Any, policy: Policy, *, length: int, new: int, dtype: str, car
     step = step_temporaries(decoder, policy, cache, dtype) + _activations(decoder, dtype)
     parts = fixed | {f"cache: {name}": x for name, x in device.items()} | {"a decode step": step}
     needed, dense = sum(parts.values()), _prefill(decoder, policy, length, dtype)
+    held = sum(device.values())
+    streamed = _streamed(decoder, policy, length, held, dtype) if _streams(decoder, policy, length) else {}
     room = card * GIB
     return {
         "device": parts,
         "host": {f"cache: {name}": x for name, x in host.items()},
         "slots": cache.slots,
         "prefill": dense,
+        "streamed": streamed,
         "fits": {
             "decoding": needed <= room,
-            "decoding beside the cache it came from": needed + sum(device.values()) <= room,
+            "decoding beside the cache it came from": needed + held <= room,
             "prefill": fixed["weights"] + dense <= room,
+            "streamed prefill": bool(streamed) and sum(fixed.values()) + sum(streamed.values()) <= room,
         },
     }
 
@@ -102,9 +110,14 @@ def _tables(policy: Policy) -> int:
 
 
 def _activations(decoder: Any, dtype: Any) -> int:
-    """A layer's activations of one token (residual stream, heads, gated MLP), and its logits before and after."""
+    """A layer's activations of one token, and its logits before and after."""
+    return _of_layer(decoder, dtype) + 2 * 4 * decoder.config.vocab
+
+
+def _of_layer(decoder: Any, dtype: Any) -> int:
+    """A layer's activations of one token: residual stream, heads, gated MLP."""
     c = decoder.config
-    return dtype.itemsize * (4 * c.width + (c.groups + 2) * c.heads * c.head_dim + 3 * c.hidden) + 2 * 4 * c.vocab
+    return dtype.itemsize * (4 * c.width + (c.groups + 2) * c.heads * c.head_dim + 3 * c.hidden)
 
 
 def _prefill(decoder: Any, policy: Policy, length: int, dtype: Any) -> int:
@@ -116,3 +129,26 @@ def _prefill(decoder: Any, policy: Policy, length: int, dtype: Any) -> int:
         return row.k, row.v, row.evidence, ids_and_length, jnp.zeros(decoder.vocab)
 
     return sum(x.size * x.dtype.itemsize for x in jax.make_jaxpr(buffers)().out_avals)
+
+
+def _streams(decoder: Any, policy: Policy, length: int) -> bool:
+    """Whether a prompt of this length can be compressed layer by layer."""
+    try:
+        check_streaming(decoder, [range(length)], policy)
+    except ValueError:
+        return False
+    return True
+
+
+def _streamed(decoder: Any, policy: Policy, length: int, held: int, dtype: Any) -> dict[str, int]:
+    """Bytes on the device while a prompt is compressed layer by layer, beside the weights; `held` of them are the cache."""
+    n, chunk = bucket(length, None)
+    row = jax.make_jaxpr(lambda: jax.tree.leaves(layer_buffers(decoder, n, dtype, policy.needs, 0)))().out_avals
+    dense, evidence = (sum(x.size * x.dtype.itemsize for x in part) for part in (row[:2], row[2:]))
+    return {
+        "the cache": held,
+        "a layer of it, outside": held // decoder.layers,
+        "a layer's keys, values": dense,
+        "a layer's evidence": evidence,
+        "a chunk of tokens": chunk * _of_layer(decoder, dtype),
+    }

@@ -45,5 +45,7 @@ def _show(found: dict[str, Any]) -> None:
             out.print(f"  {home:6}  {name:22} {gib(value)}", markup=False)
         out.print(f"  {home:6}  {'in all':22} {gib(sum(found[home].values()))}", markup=False)
     out.print(f"  the dense prompt while it is read {gib(found['prefill'])}", markup=False)
+    for name, value in found["streamed"].items():
+        out.print(f"  streamed prefill  {name:22} {gib(value)}", markup=False)
     for name, value in found["fits"].items():
         out.print(f"  {name} fits a card of {found['card_gib']:g} GiB: {'yes' if value else 'no'}", markup=False)

@@ -2,7 +2,7 @@
 
 Layer by layer, every chunk of every prompt is run through the layer; then its slots are scored, cut, merged and encoded, what stays
 is copied into the cache's pools, and the layer's dense keys and values are let go. At most one layer of them is alive beside what
-is kept and the residual stream, [n, e] a prompt, which may wait in host memory. The cache is the one `compress(prefill(...), policy)` makes.
+is kept and the residual stream, [n, e] a prompt, which may wait on the host. The cache is that of `compress(prefill(...), policy)`.
 """
 
 from collections.abc import Sequence

@@ -127,6 +127,25 @@ def test_the_residual_stream_may_wait_on_the_host(monkeypatch, lm, name):
     assert max(alive) == 0
 
 
+@pytest.mark.slow
+def test_a_long_prompt_holds_one_layer_and_its_codes(monkeypatch):
+    """HCAttention at 8k: device bytes beside the weights, after every layer, are those of codes and one layer's keys and values."""
+    lm = random(llama.config(toy_config(max_position_embeddings=16384)))
+    policy, inner, held = policy_of("hcattention"), streaming.through, []
+    before = {id(x) for x in jax.live_arrays()}
+
+    def counted(*args):
+        row = inner(*args)
+        alive = [x for x in jax.live_arrays() if id(x) not in before and x.sharding.memory_kind == "device"]
+        held.append(sum(x.nbytes for x in alive))
+        return row
+
+    monkeypatch.setattr(streaming, "through", counted)
+    cache = kvjax.prefill(lm, ids_of(8000, 1), streaming=policy, chunk=1024, residual_on_host=True)
+    one_layer = 2 * 2 * 8192 * 16 * 4  # keys and values, heads, padded tokens, channels, bytes
+    assert max(held) <= 1.05 * (one_layer + cache.nbytes) and cache.host_nbytes > one_layer
+
+
 def test_layers_share_programs(lm):
     policy = policy_of("adakv")
     kvjax.prefill(lm, ids_of(130, 1), streaming=policy)
