@@ -76,10 +76,9 @@ def pre(lm, prompt):
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """Every compiled program holds memory maps of the process, of which Linux grants 65,530: a module's go when it ends."""
+    """Every compiled program holds memory maps of the process, of which Linux grants 65,530: looked at when a module ends."""
     yield
-    jax.clear_caches()
-    gc.collect()
+    memory_maps.forget_programs()
 
 
 @pytest.fixture(autouse=True)
