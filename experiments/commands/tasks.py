@@ -3,14 +3,17 @@
 from experiments.sweep import Task
 from experiments.tasks import conversation, gsm8k, keyvalue, math_exact, needle, niah, ppl, ruler
 from experiments.tasks.answering import Answering
-from experiments.tasks.datasets import infinitebench, longbench, longbench_e, longbench_v2
+from experiments.tasks.datasets import infinitebench, longbench, longbench_e, longbench_v2, longmemeval
+from experiments.tasks.datasets.own_rules import AnsweringInParts
 from experiments.tasks.protocol import KVPRESS, OFFICIAL
 
 _GENERATED = (needle, *ruler.tasks(), niah.GRID, niah.MULTI, keyvalue.KEY_VALUE, gsm8k.GSM8K, math_exact.MATH)
 _BENCHMARKS = (longbench, longbench_e, longbench_v2, infinitebench)
 _DATASETS = [task for made in _BENCHMARKS for protocol in (OFFICIAL, KVPRESS) for task in made.tasks(protocol=protocol)]
+_OWN_RULES = [task for made in (longmemeval,) for task in made.tasks()]
 
 TASKS: dict[str, Task] = {task.NAME: task for task in map(Answering, (*_GENERATED, *_DATASETS))}
+TASKS |= {task.NAME: task for task in map(AnsweringInParts, _OWN_RULES)}
 TASKS |= {task.NAME: task for task in (ppl, conversation.CONVERSATION)}
 
 #: What --help and errors say; the benchmarks' tasks are too many to list.

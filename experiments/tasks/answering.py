@@ -46,8 +46,12 @@ class Answering:
         out = kvjax.decode(lm, extended.cache, policy, max_new_tokens=example.new_tokens, stop=example.stop)
         answers = [row[: int(n)] for row, n in zip(out.tokens, out.lengths, strict=True)]
         texts = [continuation(lm, example.prefix, _before_stop(row, example.stop)) for row in answers]
-        grades = [{"score": float(self.prompts.grade(text, example.references)), "answer": text} for text in texts]
+        grades = [self.graded(text, example.references) for text in texts]
         return [grade | of_retrieval(out.cache, policy, row) for row, grade in enumerate(grades)]
+
+    def graded(self, answer: str, references: Sequence[str]) -> dict[str, Any]:
+        """What the result row has of an answer: its score and its text."""
+        return {"score": float(self.prompts.grade(answer, references)), "answer": answer}
 
     rows_at_once = staticmethod(rows_that_fit)
 
