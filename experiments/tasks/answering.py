@@ -1,6 +1,6 @@
 """Prompts that are answered in words: greedy tokens after a compressed context, graded against reference answers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -54,6 +54,22 @@ class Answering:
         return {"score": float(self.prompts.grade(answer, references)), "answer": answer}
 
     rows_at_once = staticmethod(rows_that_fit)
+
+
+class PromptsInParts(Prompts, Protocol):
+    """Prompts whose answers have further figures beside their score."""
+
+    def also(self, answer: str, references: Sequence[str]) -> Mapping[str, float]: ...
+
+
+@dataclass(frozen=True)
+class AnsweringInParts(Answering):
+    """As `Answering`, with the further figures of an answer in its row, by their names."""
+
+    prompts: PromptsInParts
+
+    def graded(self, answer: str, references: Sequence[str]) -> dict[str, Any]:
+        return super().graded(answer, references) | dict(self.prompts.also(answer, references))
 
 
 def _before_stop(row: Sequence[int], stop: Sequence[int]) -> list[int]:

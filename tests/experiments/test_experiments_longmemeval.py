@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from experiments.tasks.answering import AnsweringInParts
 from experiments.tasks.datasets import longmemeval
 from experiments.tasks.datasets.judge import ModelJudge
 from experiments.tasks.datasets.longmemeval import Contained, LongMemEval, judge_prompt, said_yes, sessions
-from experiments.tasks.datasets.own_rules import AnsweringInParts
 from experiments.tasks.datasets.source import Local
 from experiments.tasks.split import SPLIT
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.tasks.answering import Answering
 from experiments.tasks.dataset_files import Record
 from experiments.tasks.datasets.task import DatasetTask
 from experiments.tasks.protocol import Rules
@@ -24,13 +23,3 @@ class OwnRules(DatasetTask):
         """Further published figures of an answer, by their names; they go into the result row."""
         del answer, references
         return {}
-
-
-@dataclass(frozen=True)
-class AnsweringInParts(Answering):
-    """As `Answering`, with the further figures of the answer in its row."""
-
-    prompts: OwnRules
-
-    def graded(self, answer: str, references: Sequence[str]) -> dict[str, Any]:
-        return super().graded(answer, references) | dict(self.prompts.also(answer, references))
