@@ -3,7 +3,7 @@
 from experiments.sweep import Task
 from experiments.tasks import conversation, countdown, gsm8k, keyvalue, math_exact, needle, niah, ppl, ruler
 from experiments.tasks.answering import Answering, AnsweringInParts
-from experiments.tasks.datasets import infinitebench, longbench, longbench_e, longbench_v2, longmemeval, longproc
+from experiments.tasks.datasets import infinitebench, longbench, longbench_e, longbench_v2, longmemeval, longproc, scbench
 from experiments.tasks.protocol import KVPRESS, OFFICIAL
 
 _GENERATED = (needle, *ruler.tasks(), niah.GRID, niah.MULTI, keyvalue.KEY_VALUE, gsm8k.GSM8K, math_exact.MATH)
@@ -13,7 +13,7 @@ _IN_PARTS = [task for made in (longmemeval, longproc) for task in made.tasks()] 
 
 TASKS: dict[str, Task] = {task.NAME: task for task in map(Answering, (*_GENERATED, *_DATASETS))}
 TASKS |= {task.NAME: task for task in map(AnsweringInParts, _IN_PARTS)}
-TASKS |= {task.NAME: task for task in (ppl, conversation.CONVERSATION)}
+TASKS |= {task.NAME: task for task in (ppl, conversation.CONVERSATION, *scbench.tasks())}
 
 #: What --help and errors say; the benchmarks' tasks are too many to list.
 KNOWN = ", ".join(
