@@ -3,16 +3,29 @@
 from experiments.sweep import Task
 from experiments.tasks import conversation, countdown, gsm8k, keyvalue, math_exact, needle, niah, ppl, ruler
 from experiments.tasks.answering import Answering, AnsweringInParts
-from experiments.tasks.datasets import infinitebench, longbench, longbench_e, longbench_v2, longmemeval, longproc, scbench
+from experiments.tasks.datasets import (
+    aime,
+    infinitebench,
+    longbench,
+    longbench_e,
+    longbench_v2,
+    longmemeval,
+    longproc,
+    needlebench,
+    scbench,
+    zeroscrolls,
+)  # fmt: skip
 from experiments.tasks.protocol import KVPRESS, OFFICIAL
+from experiments.tasks.sampled import SampledAnswering
 
 _GENERATED = (needle, *ruler.tasks(), niah.GRID, niah.MULTI, keyvalue.KEY_VALUE, gsm8k.GSM8K, math_exact.MATH)
 _BENCHMARKS = (longbench, longbench_e, longbench_v2, infinitebench)
 _DATASETS = [task for made in _BENCHMARKS for protocol in (OFFICIAL, KVPRESS) for task in made.tasks(protocol=protocol)]
-_IN_PARTS = [task for made in (longmemeval, longproc) for task in made.tasks()] + [countdown.COUNTDOWN]
+_IN_PARTS = [task for made in (longmemeval, longproc, needlebench, zeroscrolls) for task in made.tasks()] + [countdown.COUNTDOWN]
 
 TASKS: dict[str, Task] = {task.NAME: task for task in map(Answering, (*_GENERATED, *_DATASETS))}
 TASKS |= {task.NAME: task for task in map(AnsweringInParts, _IN_PARTS)}
+TASKS |= {task.NAME: task for task in map(SampledAnswering, aime.tasks())}
 TASKS |= {task.NAME: task for task in (ppl, conversation.CONVERSATION, *scbench.tasks())}
 
 #: What --help and errors say; the benchmarks' tasks are too many to list.

@@ -44,9 +44,7 @@ class Answering:
         rows = cache.lengths.shape[1]
         extended = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy))
         out = kvjax.decode(lm, extended.cache, policy, max_new_tokens=example.new_tokens, stop=example.stop)
-        answers = [row[: int(n)] for row, n in zip(out.tokens, out.lengths, strict=True)]
-        texts = [continuation(lm, example.prefix, _before_stop(row, example.stop)) for row in answers]
-        grades = [self.graded(text, example.references) for text in texts]
+        grades = [self.graded(text, example.references) for text in texts_of(lm, out, example)]
         return [grade | of_retrieval(out.cache, policy, row) for row, grade in enumerate(grades)]
 
     def graded(self, answer: str, references: Sequence[str]) -> dict[str, Any]:
@@ -70,6 +68,12 @@ class AnsweringInParts(Answering):
 
     def graded(self, answer: str, references: Sequence[str]) -> dict[str, Any]:
         return super().graded(answer, references) | dict(self.prompts.also(answer, references))
+
+
+def texts_of(lm: Any, out: kvjax.Decoded, example: Example) -> list[str]:
+    """What each row answered, without the stop token that ended it."""
+    answers = [row[: int(n)] for row, n in zip(out.tokens, out.lengths, strict=True)]
+    return [continuation(lm, example.prefix, _before_stop(row, example.stop)) for row in answers]
 
 
 def _before_stop(row: Sequence[int], stop: Sequence[int]) -> list[int]:
