@@ -1,10 +1,14 @@
 """Prompts that are answered in words: greedy tokens after a compressed context, graded against reference answers."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import jax
+
 import kvjax
+from experiments.answer_cost import spent
 from experiments.batch_size import rows_that_fit
 from experiments.tasks.chat import continuation
 from experiments.tasks.example import Example, block
@@ -39,13 +43,16 @@ class Answering:
         return self.prompts.examples(lm, length, count, seed, **how)
 
     def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
-        """Greedy tokens after `example.fed`, a row of `cache` each: a dict a row with score, answer and what pivots saw."""
+        """Greedy tokens after `example.fed`, a row of `cache` each: a dict a row with score, answer, cost and what pivots saw."""
         del pre
         rows = cache.lengths.shape[1]
-        extended = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy))
+        began = time.perf_counter()
+        extended = jax.block_until_ready(kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy)))
+        seconds = time.perf_counter() - began
         out = kvjax.decode(lm, extended.cache, policy, max_new_tokens=example.new_tokens, stop=example.stop)
         grades = [self.graded(text, example.references) for text in texts_of(lm, out, example)]
-        return [grade | of_retrieval(out.cache, policy, row) for row, grade in enumerate(grades)]
+        costs = spent(out, len(example.fed), seconds)
+        return [grade | {"spent": costs[row]} | of_retrieval(out.cache, policy, row) for row, grade in enumerate(grades)]
 
     def graded(self, answer: str, references: Sequence[str]) -> dict[str, Any]:
         """What the result row has of an answer: its score and its text."""
