@@ -10,6 +10,7 @@ import jax
 
 import kvjax
 from experiments import traces
+from experiments.answer_cost import of_row
 from experiments.policies import Named
 from experiments.prefills import Afresh
 from experiments.tasks.example import Example
@@ -30,7 +31,13 @@ def measure(
         common = {"seconds_prefill": time.perf_counter() - began}
         for group in batches(mine, task.rows_at_once(lm, example)):
             for cell, (row, seen) in zip(group, _answer(lm, task, pre, example, group=group, trace=trace), strict=True):
-                yield _describe(example, cell) | common | row, seen
+                yield _describe(example, cell) | common | with_prefill(row, common["seconds_prefill"]), seen
+
+
+def with_prefill(row: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The row with the time of the prefill in that to its first token, where it has one."""
+    name = "seconds_to_first_token"
+    return row | {name: row[name] + seconds} if name in row else row
 
 
 def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
@@ -61,7 +68,8 @@ def _answer(lm: Any, task: Any, pre: Any, example: Example, *, group: list[Named
     spent = {"seconds_per_token": (time.perf_counter() - began) / example.room / len(group), "rows": len(group)}
     for fact, one, shown in zip(facts, found, seen, strict=True):
         drift = {"drift": one.pop("drift")} if "drift" in one else {}
-        yield fact | one | spent | {"peak_bytes": peak_bytes()}, None if shown is None else shown | drift
+        cost = of_row(lm, fact, one.pop("spent")) if "spent" in one else {}
+        yield fact | one | cost | spent | {"peak_bytes": peak_bytes()}, None if shown is None else shown | drift
 
 
 def peak_bytes() -> int:

@@ -18,7 +18,10 @@ _BYTES = ("allocated_bytes", "host_bytes", "full_bytes")
 #: What a benchmark's contestants are measured in.
 _FIGURES = ("ms_per_token", "seconds", "memory", "allocated_bytes")
 #: Fields that need not be there, and are numbers where they are.
-_TIMES = ("seconds_prefill", "seconds_compress", "seconds_per_token", "depth")
+_TIMES = (
+    "seconds_prefill", "seconds_compress", "seconds_per_token", "depth", "kv_footprint", "kv_peak", "pte", "pte_stored",
+    "answer_tokens", "seconds_to_first_token",
+)  # fmt: skip
 
 
 def cell(row: Mapping[str, Any]) -> None:

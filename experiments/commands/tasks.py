@@ -1,17 +1,49 @@
 """The one place where a name on the command line becomes a task."""
 
 from experiments.sweep import Task
-from experiments.tasks import conversation, gsm8k, keyvalue, math_exact, needle, niah, ppl, ruler
-from experiments.tasks.answering import Answering
-from experiments.tasks.datasets import infinitebench, longbench, longbench_e, longbench_v2
+from experiments.tasks import (
+    conversation,
+    countdown,
+    counting,
+    gsm8k,
+    intents,
+    keyvalue,
+    math_exact,
+    needle,
+    niah,
+    paraphrase,
+    ppl,
+    ruler,
+)
+from experiments.tasks.answering import Answering, AnsweringInParts
+from experiments.tasks.datasets import (
+    aime,
+    infinitebench,
+    longbench,
+    longbench_e,
+    longbench_v2,
+    longmemeval,
+    longproc,
+    needlebench,
+    scbench,
+    zeroscrolls,
+)  # fmt: skip
 from experiments.tasks.protocol import KVPRESS, OFFICIAL
+from experiments.tasks.sampled import SampledAnswering
 
-_GENERATED = (needle, *ruler.tasks(), niah.GRID, niah.MULTI, keyvalue.KEY_VALUE, gsm8k.GSM8K, math_exact.MATH)
+_GENERATED = (
+    needle, *ruler.tasks(), niah.GRID, niah.MULTI, keyvalue.KEY_VALUE, paraphrase.PARAPHRASE, paraphrase.LITERAL, intents.INTENTS,
+    gsm8k.GSM8K, math_exact.MATH,
+)  # fmt: skip
 _BENCHMARKS = (longbench, longbench_e, longbench_v2, infinitebench)
 _DATASETS = [task for made in _BENCHMARKS for protocol in (OFFICIAL, KVPRESS) for task in made.tasks(protocol=protocol)]
+_OWN_RULES = [task for made in (longmemeval, longproc, needlebench, zeroscrolls) for task in made.tasks()]
+_IN_PARTS = (*_OWN_RULES, countdown.COUNTDOWN, counting.COUNTING, counting.GIVEN)
 
 TASKS: dict[str, Task] = {task.NAME: task for task in map(Answering, (*_GENERATED, *_DATASETS))}
-TASKS |= {task.NAME: task for task in (ppl, conversation.CONVERSATION)}
+TASKS |= {task.NAME: task for task in map(AnsweringInParts, _IN_PARTS)}
+TASKS |= {task.NAME: task for task in map(SampledAnswering, aime.tasks())}
+TASKS |= {task.NAME: task for task in (ppl, conversation.CONVERSATION, *scbench.tasks())}
 
 #: What --help and errors say; the benchmarks' tasks are too many to list.
 KNOWN = ", ".join(

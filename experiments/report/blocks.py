@@ -14,6 +14,20 @@ INTERVALS = (
     "curves and table.md have Wilson's interval. Difference: prompt by prompt over the prompts both measured (n), "
 )
 TIMES = "ms: medians; a token's is a cell's part of the batch it was decoded in. MB: 10^6 bytes allocated for the prompt."
+#: Figures of `experiments.answer_cost`, as heads of columns.
+COSTS = {
+    "kv_footprint": "KV footprint",
+    "kv_peak": "KV peak",
+    "pte": "PTE",
+    "pte_stored": "PTE stored",
+    "answer_tokens": "answer tokens",
+    "seconds_to_first_token": "first token ms",
+}
+COST_NOTE = (
+    "KV footprint: key entries held, summed over positions, as a share of the full cache's; the prompt was read at once. PTE: "
+    "tokens prefilled plus what reading the cache costs in such tokens on an H100, of the whole context, or (stored) of what is "
+    "held, at its bits. First token: prefill, compression and the question, compilation included where a shape was new. Medians."
+)
 
 
 def comparison(found: Comparison, pictures: Sequence[Shown]) -> Block:
@@ -21,9 +35,12 @@ def comparison(found: Comparison, pictures: Sequence[Shown]) -> Block:
     unit = "score %" if found.kind == "share" else "nats/token"
     heads = ["policy", "budget", "kept", "device MB", "host MB", unit, "n"]
     heads += [f"− {found.baseline}", "n paired", "compress ms", "ms/token"]
+    costs = [name for name in COSTS if any(name in entry.costs for entry in found.entries)]
+    heads += [COSTS[name] for name in costs]
     better = "above 0 is better" if found.kind == "share" else "below 0 is better"
     note = f"{INTERVALS}this policy minus {found.baseline} at the same budget or its only one; {better}. {TIMES}"
-    return Block(found.task, heads, [_line(entry, found) for entry in found.entries], note, pictures)
+    lines = [_line(entry, found, costs) for entry in found.entries]
+    return Block(found.task, heads, lines, f"{note} {COST_NOTE}" if costs else note, pictures)
 
 
 def ratios(name: str, bench: Mapping[str, Any], pictures: Sequence[Shown]) -> Block:
@@ -35,7 +52,7 @@ def ratios(name: str, bench: Mapping[str, Any], pictures: Sequence[Shown]) -> Bl
     return Block(f"{bench['bench']} ({name})", ["ratio", "value"], rows, note, pictures)
 
 
-def _line(entry: Entry, found: Comparison) -> Line:
+def _line(entry: Entry, found: Comparison, costs: Sequence[str]) -> Line:
     scale, digits = (100.0, 1) if found.kind == "share" else (1.0, 3)
     budget = Cell("-") if entry.policy == "full" else Cell(f"{entry.budget}", entry.budget)
     marked = entry.policy == found.baseline
@@ -45,8 +62,15 @@ def _line(entry: Entry, found: Comparison) -> Line:
     cells = [
         Cell(entry.policy), budget, Cell(f"{100 * entry.share:.1f}%", entry.share), _bytes(entry.allocated), _bytes(entry.host),
         _estimate(entry.score, scale, f".{digits}f"), _count(entry.score), *difference, _ms(entry.compress), _ms(entry.token),
+        *(_cost(name, entry.costs.get(name)) for name in costs),
     ]  # fmt: skip
     return Line(cells, marked)
+
+
+def _cost(name: str, value: float | None) -> Cell:
+    if value is None or name.startswith("seconds"):
+        return _ms(value)
+    return Cell(f"{value:.3f}" if name.startswith("kv") else f"{value:.4g}", value)
 
 
 def _estimate(e: Estimate, scale: float, form: str) -> Cell:

@@ -2,9 +2,9 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from experiments.report.tables import column, groups, prompt_of
+from experiments.report.tables import column, groups, medians, prompt_of
 from experiments.rows import Row
 from experiments.stats import Estimate, bootstrap
 
@@ -20,6 +20,7 @@ class Entry:
         score: mean over prompts, scores from 0 to 1 or nats per token.
         difference: mean over the prompts that both measured of (this cell - baseline); None where there is none.
         compress, token: seconds, medians over prompts; of a token in a batch of several cells, that cell's part.
+        costs: medians over prompts of the figures of `experiments.answer_cost` that the rows have.
     """
 
     policy: str
@@ -32,6 +33,7 @@ class Entry:
     difference: Estimate | None
     compress: float | None
     token: float | None
+    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def _entry(cell: Cell, rows: list[Row], baseline: str, references: Mapping) -> E
         difference=_difference(_by_prompt(rows), reference),
         compress=_median(rows, "seconds_compress"),
         token=_median(rows, "seconds_per_token"),
+        costs=medians(rows),
     )
 
 

@@ -1,7 +1,7 @@
 """A table as markdown."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from experiments.markdown_table import escaped
 from experiments.markdown_table import table as lined
@@ -19,7 +19,35 @@ def markdown(table: Table) -> str:
         "MB: 10^6 bytes allocated for the prompt; host: values or whole heads kept in host memory. "
         "Intervals: 95%; of nats: of the loss against the full cache."
     )
-    return "\n".join([title, "", *body, "", note, ""])
+    return "\n".join([title, "", *body, "", note, "", *_costs(table)])
+
+
+def _costs(table: Table) -> list[str]:
+    """What answers cost, a column a task; no lines where no row has figures."""
+    names = [name for name in table.columns if any(name in line.costs for line in table.lines)]
+    if not names:
+        return []
+    body = lined(["policy", "budget", *names], [_cost_cells(line, names) for line in table.lines], texts=2)
+    return [COSTS, "", *body, ""]
+
+
+#: Says what the four numbers of a cell are.
+COSTS = (
+    "KV footprint (entries held, summed over positions, as a share of the full cache's) / PTE stored (cost in tokens prefilled, on "
+    "an H100, of what is held) / tokens of the answer / ms to its first token, compilation included; medians:"
+)
+
+
+def _cost_cells(line: Line, names: Sequence[str]) -> list[str]:
+    cells = [_cost_words(line.costs[name]) if name in line.costs else "-" for name in names]
+    return [line.policy, "-" if line.policy == "full" else f"{line.budget}", *cells]
+
+
+def _cost_words(costs: Mapping[str, float]) -> str:
+    forms = {"kv_footprint": ".3f", "pte_stored": ".4g", "answer_tokens": ".4g"}
+    words = [format(costs[name], form) if name in costs else "-" for name, form in forms.items()]
+    first = costs.get("seconds_to_first_token")
+    return " / ".join([*words, "-" if first is None else f"{1e3 * first:.0f}"])
 
 
 def _title(name: str) -> str:

@@ -4,10 +4,12 @@ Retrieval and perplexity rank methods in opposite order, so a table shows both w
 """
 
 import math
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from experiments.answer_cost import FIGURES
 from experiments.rows import Row, key
 from experiments.stats import Estimate, average, share
 
@@ -30,7 +32,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Line:
-    """One policy at one budget: the share of slots kept, bytes on the device, in host memory, and of the full cache."""
+    """One policy at one budget: the share of slots kept, bytes on the device, in host memory, and of the full cache.
+
+    `costs`: by column, medians of the figures of `experiments.answer_cost` that its rows have.
+    """
 
     policy: str
     budget: int | float
@@ -39,6 +44,7 @@ class Line:
     host: float
     full: float
     scores: dict[str, Score]
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,13 @@ def _line(policy: str, budget: int | float, rows: list[Row], reference: dict[tup
         host=mean("host_bytes"),
         full=mean("full_bytes"),
         scores={name: _score(found, reference) for name, found in by_column.items()},
+        costs={name: costs for name, found in by_column.items() if (costs := medians(found))},
     )
+
+
+def medians(rows: Sequence[Row]) -> dict[str, float]:
+    """The figures of `experiments.answer_cost` that all rows have."""
+    return {name: statistics.median(row[name] for row in rows) for name in FIGURES if all(name in row for row in rows)}
 
 
 def _score(rows: list[Row], reference: dict[tuple, Row]) -> Score:

@@ -1,10 +1,14 @@
 """Prompts that are answered in words: greedy tokens after a compressed context, graded against reference answers."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import jax
+
 import kvjax
+from experiments.answer_cost import spent
 from experiments.batch_size import rows_that_fit
 from experiments.tasks.chat import continuation
 from experiments.tasks.example import Example, block
@@ -39,17 +43,44 @@ class Answering:
         return self.prompts.examples(lm, length, count, seed, **how)
 
     def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
-        """Greedy tokens after `example.fed`, a row of `cache` each: a dict a row with score, answer and what pivots saw."""
+        """Greedy tokens after `example.fed`, a row of `cache` each: a dict a row with score, answer, cost and what pivots saw."""
         del pre
         rows = cache.lengths.shape[1]
-        extended = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy))
+        began = time.perf_counter()
+        extended = jax.block_until_ready(kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy)))
+        seconds = time.perf_counter() - began
         out = kvjax.decode(lm, extended.cache, policy, max_new_tokens=example.new_tokens, stop=example.stop)
-        answers = [row[: int(n)] for row, n in zip(out.tokens, out.lengths, strict=True)]
-        texts = [continuation(lm, example.prefix, _before_stop(row, example.stop)) for row in answers]
-        grades = [{"score": float(self.prompts.grade(text, example.references)), "answer": text} for text in texts]
-        return [grade | of_retrieval(out.cache, policy, row) for row, grade in enumerate(grades)]
+        grades = [self.graded(text, example.references) for text in texts_of(lm, out, example)]
+        costs = spent(out, len(example.fed), seconds)
+        return [grade | {"spent": costs[row]} | of_retrieval(out.cache, policy, row) for row, grade in enumerate(grades)]
+
+    def graded(self, answer: str, references: Sequence[str]) -> dict[str, Any]:
+        """What the result row has of an answer: its score and its text."""
+        return {"score": float(self.prompts.grade(answer, references)), "answer": answer}
 
     rows_at_once = staticmethod(rows_that_fit)
+
+
+class PromptsInParts(Prompts, Protocol):
+    """Prompts whose answers have further figures beside their score."""
+
+    def also(self, answer: str, references: Sequence[str]) -> Mapping[str, float]: ...
+
+
+@dataclass(frozen=True)
+class AnsweringInParts(Answering):
+    """As `Answering`, with the further figures of an answer in its row, by their names."""
+
+    prompts: PromptsInParts
+
+    def graded(self, answer: str, references: Sequence[str]) -> dict[str, Any]:
+        return super().graded(answer, references) | dict(self.prompts.also(answer, references))
+
+
+def texts_of(lm: Any, out: kvjax.Decoded, example: Example) -> list[str]:
+    """What each row answered, without the stop token that ended it."""
+    answers = [row[: int(n)] for row, n in zip(out.tokens, out.lengths, strict=True)]
+    return [continuation(lm, example.prefix, _before_stop(row, example.stop)) for row in answers]
 
 
 def _before_stop(row: Sequence[int], stop: Sequence[int]) -> list[int]:

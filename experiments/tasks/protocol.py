@@ -20,12 +20,16 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Asked:
-    """A row as text. OFFICIAL has one text, the context; `chat`: it goes into the chat template, if the model has one."""
+    """A row as text. OFFICIAL has one text, the context; `chat`: it goes into the chat template, if the model has one.
+
+    `mark`: what the benchmark writes where a context was cut, read by `experiments.tasks.split`.
+    """
 
     context: str
     question: str = ""
     prefix: str = ""
     chat: bool = True
+    mark: str = ""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,13 @@ def talker() -> models.LanguageModel:
     return jax.block_until_ready(made)
 
 
+@pytest.fixture(scope="session")
+def reader(talker) -> models.LanguageModel:
+    """The toy model with room for long prompts and answers; it makes prompts and is not run."""
+    config = llama.config(toy_config(vocab_size=257, num_hidden_layers=1, max_position_embeddings=40_000))
+    return models.random(config, seed=1).replace(tokenizer=talker.tokenizer, name="reader")
+
+
 @pytest.fixture
 def cli(talker, monkeypatch, capsys):
     """Run the command line in this process, with the toy model behind every --model: (exit code, stdout, stderr)."""

@@ -7,14 +7,11 @@ import json
 
 import pytest
 
-import models
 from experiments.tasks.answering import Answering
 from experiments.tasks.datasets import infinitebench
 from experiments.tasks.datasets.infinitebench import GRADES, KVPRESS_GRADES, InfiniteBench
 from experiments.tasks.datasets.source import Local
 from experiments.tasks.protocol import KVPRESS, OFFICIAL
-from models import llama
-from tests.conftest import toy_config
 
 ROWS = {
     "passkey": {"context": "Grass. The pass key is 71432. Sky.", "input": "What is the pass key?", "answer": "71432"},
@@ -48,13 +45,6 @@ ROWS = {
         "options": ["a.f", "b.g", "c.h", "d.i"],
     },
 }
-
-
-@pytest.fixture
-def reader(talker):
-    """The toy model with room for the longest answer; nothing here runs it."""
-    config = llama.config(toy_config(vocab_size=257, num_hidden_layers=1, max_position_embeddings=40_000))
-    return models.random(config, seed=1).replace(tokenizer=talker.tokenizer)
 
 
 @pytest.fixture

@@ -11,9 +11,13 @@ def test_every_benchmark_has_its_tasks():
     assert counts["longbench_v2"] >= 1
     assert (counts["longbench"], counts["longbench_e"], counts["infinitebench"]) == (21, 13, 12)
     assert sum(task.endswith("/kvpress") for task in TASKS) > 0
+    own = {name: sum(task.startswith(f"{name}/") for task in TASKS) for name in (
+        "longmemeval", "longproc", "scbench", "needlebench", "aime", "zeroscrolls")}
+    assert tuple(own.values()) == (6, 16, 24, 30, 2, 10)
     ruler = {"niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3",
              "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa_1", "qa_2"}
-    assert ruler | {"needle", "niah", "niah_multi", "keyvalue", "gsm8k", "math", "ppl", "conversation"} <= set(TASKS)
+    assert ruler | {"needle", "niah", "niah_multi", "keyvalue", "gsm8k", "math", "ppl", "conversation", "countdown", "counting",
+                    "counting_given", "intents", "paraphrase", "paraphrase_literal"} <= set(TASKS)
 
 
 def test_names_become_pairs():

@@ -1,1 +1,2 @@
-"""Benchmarks that come as data sets: LongBench and LongBench-E, LongBench v2, InfiniteBench."""
+"""Benchmarks that come as data sets: LongBench, LongBench-E and v2, InfiniteBench, LongMemEval, LongProc, SCBench, NeedleBench,
+AIME and ZeroSCROLLS."""

@@ -1,0 +1,61 @@
+"""What an answer cost beside its score: KV footprint, prefill token equivalents, tokens, time to the first token.
+
+A task's rows bring what only it sees (`Spent`); `of_row` makes the figures of a result row of it and of the cell's own facts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+import kvjax
+from experiments.footprint import footprint
+from experiments.prefill_equivalents import Call, gamma, intensity, pte
+
+#: The card whose ratio of FLOP/s to bytes/s PTE is given for.
+CARD = "H100"
+#: The figures, as rows and reports name them.
+FIGURES = ("kv_footprint", "kv_peak", "pte", "pte_stored", "answer_tokens", "seconds_to_first_token")
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Of one row: tokens fed after the prompt, tokens generated, entries a head holds at the end (mean), seconds of feeding."""
+
+    fed: int
+    generated: int
+    held: float
+    seconds: float
+
+
+def spent(out: kvjax.Decoded, fed: int, seconds: float) -> list[Spent]:
+    """What each row of a decoding took; `seconds` of feeding the batch are shared by its rows."""
+    held, rows = out.cache.lengths.mean((0, 2)), len(out.lengths)
+    return [Spent(fed, int(count), float(held[row]), seconds / rows) for row, count in enumerate(out.lengths)]
+
+
+def of_row(lm: Any, facts: Mapping[str, Any], row: Spent) -> dict[str, float]:
+    """FIGURES of a row, from its cell's facts: prompt_tokens, kept_share, the bytes and the seconds.
+
+    `pte` takes the paper's gamma and the whole context, whatever is kept; `pte_stored` counts entries held, heads that share
+    keys, and bits: 16 times a kept slot's bytes over a slot's of the full cache.
+    """
+    tokens, decoder = facts["prompt_tokens"], lm.decoder
+    kept = facts["kept_share"] * tokens
+    found = footprint([(0, tokens)], row.fed + row.generated, held=(kept, row.held))
+    parameters, width = sum(x.size for x in jax.tree.leaves(lm.params)), lm.params["embed"]["weight"].shape[1]
+    reading = gamma(decoder.layers, width, parameters, intensity(CARD))
+    prefilled = tokens + row.fed
+    share = facts["allocated_bytes"] + facts["host_bytes"]
+    bits = 16 * share / (facts["kept_share"] * facts["full_bytes"]) if kept else 0.0
+    stored = reading * decoder.heads * decoder.head_dim / width * bits / 16
+    first = facts["seconds_compress"] + row.seconds
+    return {
+        "kv_footprint": found.footprint,
+        "kv_peak": found.peak,
+        "pte": pte([Call(prefilled, prefilled, row.generated)], reading),
+        "pte_stored": pte([Call(prefilled, (kept + row.fed + row.held) / 2, row.generated)], stored),
+        "answer_tokens": row.generated,
+        "seconds_to_first_token": first,
+    }

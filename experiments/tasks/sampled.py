@@ -1,0 +1,42 @@
+"""Tasks whose score is the mean over several sampled answers, for answers that reason before they end."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+import kvjax
+from experiments.tasks.answering import AnsweringInParts, texts_of
+from experiments.tasks.example import Example, block
+from experiments.traces import of_retrieval
+
+
+@dataclass(frozen=True)
+class SampledAnswering(AnsweringInParts):
+    """As `AnsweringInParts`, with `samples` answers of each row and the mean of every figure.
+
+    Sample i of prompt p is drawn with the key `jax.random.fold_in(jax.random.key(p), i)`, the same for all policies.
+    """
+
+    samples: int = 8
+    sampler: kvjax.Sample = field(default_factory=lambda: kvjax.Sample(temperature=0.6, top_p=0.95))
+
+    def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
+        """A dict a row: means of score and figures, the scores and answers of the samples, what pivots saw last."""
+        del pre
+        rows = cache.lengths.shape[1]
+        heard = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy)).cache
+        graded: list[list[dict[str, Any]]] = [[] for _ in range(rows)]
+        key = jax.random.key(example.index)
+        for sample in range(self.samples):
+            how = dict(sampler=self.sampler, key=jax.random.fold_in(key, sample), stop=example.stop)
+            out = kvjax.decode(lm, heard, policy, max_new_tokens=example.new_tokens, **how)
+            for found, text in zip(graded, texts_of(lm, out, example), strict=True):
+                found.append(self.graded(text, example.references))
+        return [_means(found) | of_retrieval(out.cache, policy, row) for row, found in enumerate(graded)]
+
+
+def _means(found: list[dict[str, Any]]) -> dict[str, Any]:
+    figures = [name for name in found[0] if name != "answer"]
+    means = {name: sum(row[name] for row in found) / len(found) for name in figures}
+    return means | {"scores": [row["score"] for row in found], "answers": [row["answer"] for row in found]}

@@ -1,0 +1,88 @@
+"""What answers cost: the closed forms of the KV footprint, prefill token equivalents, and both in rows and reports."""
+
+import json
+
+import pytest
+
+from experiments.answer_cost import FIGURES
+from experiments.footprint import evicted, footprint, streaming
+from experiments.prefill_equivalents import Call, gamma, intensity, pte
+from experiments.report import markdown, tables
+from experiments.report.comparison import compare
+from experiments.rows import read
+from tests.experiments.conftest import TEXT, row
+
+
+def test_footprints_are_those_of_the_papers_code():
+    """8 tokens and 2 more: a streaming head (1 sink, window 2), and eviction of half beside a window of 1; by fours or at once."""
+    held = streaming(8, 1, 2)
+    assert held == streaming(4, 1, 2) == 3 and evicted(4, 0.5, 1) == 3
+    found = footprint([(0, 4), (3, 4)], 2, held=(held, held))
+    assert found.footprint == 40 / 55 and found.peak == 0.7
+    mixed = footprint([(0, 4), (3, 4)], 2, held=(6, 8))
+    assert mixed.footprint == 47 / 55 and mixed.peak == 0.8
+    assert (found.footprint + mixed.footprint) / 2 == pytest.approx(0.790909, abs=1e-6)
+    once = footprint([(0, 8)], 2, held=(held, held)), footprint([(0, 8)], 2, held=(5, 7))
+    assert [x.footprint for x in once] == [44 / 55, 49 / 55] and once[0].peak == once[1].peak == 0.8
+
+
+def test_evicting_after_a_long_prompt_hardly_lowers_the_footprint():
+    n, m, chunk = 130_560, 512, 32_768
+    kept = evicted(n, 0.9, 64)
+    once = footprint([(0, n)], m, held=(kept, kept + m))
+    assert once.footprint == pytest.approx(0.993000, abs=1e-6) and once.peak == pytest.approx(0.996094, abs=1e-6)
+    window = streaming(n, 128, 1024)
+    assert footprint([(0, n)], m, held=(window, window)).footprint == pytest.approx(0.992272, abs=1e-6)
+    chunks, past = [], 0
+    for begin in range(0, n, chunk):
+        length = min(chunk, n - begin)
+        chunks.append((past, length))
+        past += evicted(length, 0.9, 64)
+    found = footprint(chunks, m, held=(past, past + m))
+    assert found.footprint == pytest.approx(0.324748, abs=1e-6) and found.peak == pytest.approx(0.322563, abs=1e-6)
+    assert footprint([(0, n)], m, held=(n, n + m)).footprint == 1
+    assert footprint([(0, 5)], 0, held=(5, 5)).footprint == 1
+
+
+def test_prefill_token_equivalents_are_those_of_the_paper():
+    of_h100, of_a100 = (gamma(32, 4096, 8_030_000_000, intensity(card)) for card in ("H100", "A100"))
+    assert (of_h100, of_a100) == (pytest.approx(0.00964, abs=5e-6), pytest.approx(0.00500, abs=5e-6))
+    assert of_h100 * 1024 / 4096 == pytest.approx(0.00241, abs=5e-6)
+    assert pte([Call(1000, 1000, 100), Call(1300, 1300, 50)], 0.01) == pytest.approx(3950)
+    assert pte([Call(1000, 1000, 100), Call(200, 1300, 50)], 0.01) == pytest.approx(2850)
+    with pytest.raises(ValueError, match="no figures for 'Z1', only for H100, A100"):
+        intensity("Z1")
+
+
+def test_a_sweep_writes_the_costs_and_a_report_shows_them(cli, talker, tmp_path):
+    text, rows, out = tmp_path / "text.txt", tmp_path / "rows.jsonl", tmp_path / "report"
+    text.write_text(TEXT)
+    options = ["--model", "toy", "--text", text, "--tasks", "paraphrase", "--lengths", 700, "--prompts", 1]
+    code, _, err = cli("sweep", *options, "--policies", "snapkv,streaming_llm", "--budgets", "0.25", "--out", rows)
+    assert code == 0, err
+    full, snapkv, streamed = sorted(read(rows), key=lambda found: ("full", "snapkv", "streaming_llm").index(found["policy"]))
+    for found in (full, snapkv, streamed):
+        assert set(FIGURES) <= set(found) and 0 < found["answer_tokens"] <= 16
+        assert found["seconds_to_first_token"] >= found["seconds_prefill"] + found["seconds_compress"]
+    assert full["kv_footprint"] == pytest.approx(1) == full["kv_peak"]
+    assert streamed["kv_footprint"] < snapkv["kv_footprint"] < 1 and snapkv["kv_peak"] == streamed["kv_peak"] < 1
+    assert full["pte"] > full["prompt_tokens"] and snapkv["pte_stored"] < full["pte_stored"] < full["pte"]
+    code, printed, err = cli("report", rows, "--out", out)
+    assert code == 0, err
+    assert "KV footprint" in printed and "| full | - | 1.000 / " in (out / "table.md").read_text()
+    page = (out / "index.html").read_text()
+    assert all(head in page for head in ("KV footprint", "PTE stored", "answer tokens", "first token ms"))
+
+
+def test_rows_without_costs_have_no_columns_for_them():
+    (table,) = tables([row()])
+    assert "KV footprint" not in markdown(table) and compare([row()], "full")[0].entries[0].costs == {}
+    (table,) = tables([row(kv_footprint=0.5, pte_stored=1234.5, answer_tokens=7)])
+    assert "| snapkv | 0.5 | 0.500 / 1234 / 7 / - |" in markdown(table)
+
+
+def test_a_cost_that_is_no_number_is_no_row(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row(kv_footprint="x")) + "\n")
+    with pytest.raises(ValueError, match="kv_footprint: expected a finite number"):
+        read(file)
