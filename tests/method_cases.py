@@ -145,6 +145,18 @@ def convolution(slots: int) -> dict:
     rng = np.random.default_rng(0)
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     return {"kernel": 0.2 * draw(3, slots, 32, 5), "bias": 0.1 * draw(3, slots), "gamma": np.full(3, 0.5, np.float32)}
+@cache
+def soft_tokens(tokens: int = 6, rank: int = 2) -> dict:
+    """LookaheadKV's weights for the toy model, updates as large as what they update."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    maps = {"attention": {"q": (64, 64), "k": (32, 64), "v": (32, 64), "o": (64, 64)}}
+    maps["mlp"] = {"gate": (96, 64), "up": (96, 64), "down": (64, 96)}
+    update = lambda o, i: {"down": draw(3, rank, i) * i**-0.5, "up": 0.3 * draw(3, o, rank)}  # noqa: E731
+    layers = {part: {name: update(*shape) for name, shape in of.items()} for part, of in maps.items()}
+    return {"tokens": draw(tokens, 64), "layers": layers}
+
+
 def _arkv(budget: int | float) -> kvjax.Policy:
     """A window that the budget holds."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)
@@ -207,6 +219,7 @@ CASES = {
     "mpcache": _small(_methods.mpcache, large=16, small=8),
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
     "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),
+    "lookahead_kv": _small(_methods.lookahead_kv, weights=soft_tokens()),
     "make_each_token_count": MethodCase(_make_each_token_count, held=int),
     "locret": _small(_methods.locret, gate=retaining_gate(), recent=8),
     "mikv": _without_budget(partial(_methods.mikv, group=8)),

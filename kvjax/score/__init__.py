@@ -17,6 +17,7 @@ from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
 from kvjax.score.late_attention import LateAttention
 from kvjax.score.look_once import LookOnce
+from kvjax.score.lookahead import LookaheadAttention
 from kvjax.score.levelled import LevelledWindow
 from kvjax.score.leverage import WindowLeverage
 from kvjax.score.mean_variance import MeanAndVariance
@@ -52,10 +53,10 @@ from kvjax.score.worst_case import WorstCase
 __all__ = [
     "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
     "ExpectedAttention", "FadingAttention", "FreshDraws", "Gated", "GroupMax", "GroupMean", "HeadRules", "HighestRow",
-    "JudgedByNext", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce", "MaxPool",
-    "MeanAndVariance", "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst",
-    "ProxyQueries", "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction",
-    "Recurrence", "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention",
-    "Surprise", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WithHeadsMean",
-    "WorstCase", "per_slot",
+    "JudgedByNext", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce",
+    "LookaheadAttention", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
+    "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency",
+    "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow",
+    "SteadyMean", "StepAttention", "Surprise", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention",
+    "WindowLeverage", "WithHeadsMean", "WorstCase", "per_slot",
 ]  # fmt: skip
