@@ -116,6 +116,22 @@ def surrogate_gate(hidden: int = 24) -> dict:
     return up | {"down": {"kernel": 0.3 * draw(3, hidden or 64, 2), "bias": 0.1 * draw(3, 2)}}
 
 
+@cache
+def attention_gate() -> dict:
+    """Weights of an Attention-Gate for the toy model, two parts of 8: as often sure as not."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    maps = {name: {"kernel": 0.3 * draw(3, 64, 16)} for name in ("q", "k", "v")}
+    return {**maps, "out": {"kernel": 0.5 * draw(3, 16, 2), "bias": 0.1 * draw(3, 2)}}
+
+
+def _attention_gate(budget: int | float) -> kvjax.Policy:
+    """A threshold that leaves less than a prompt's budget; one that all are above where the budget is the prompt."""
+    slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+    threshold, ends = -1.0 if slots >= PROMPT else 0.9, min(1, slots - 1)
+    return kvjax.methods.attention_gate(attention_gate(), threshold=threshold, parts=2, sinks=ends)
+
+
 def _by_threshold(make: Callable[..., kvjax.Policy], **arguments) -> MethodCase:
     """A threshold that a prompt's budget would not exceed; the window alone where one slot is asked for."""
 
@@ -188,6 +204,7 @@ def _pyramid_infer(budget: int | float) -> kvjax.Policy:
 _methods = kvjax.methods
 CASES = {
     "adakv": _small(_methods.adakv, window=8),
+    "attention_gate": MethodCase(_attention_gate),
     "attention_matching": _small(_methods.attention_matching, queries=kvjax.evidence.WindowQueries(16)),
     "arkv": MethodCase(_arkv, held=arkv_held),
     "asymkv": _without_budget(partial(_methods.asymkv, key_layers=2, value_layers=1, group=8, residual=16)),

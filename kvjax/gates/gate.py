@@ -47,6 +47,9 @@ def check_gate(gate: Gate, weights: PyTree, model: Decoder) -> None:
     """Raise ValueError where the weights are not this gate's for this model."""
     wanted = _shapes(jax.eval_shape(lambda: init_gate(gate, jax.random.key(0), model)))
     found = _shapes(weights)
+    inputs = [_example(model, name) for name in gate.reads]
+    said, _ = jax.eval_shape(lambda: gate.init_with_output(jax.random.key(0), *inputs))
+    wanted["KV heads"], found["KV heads"] = (model.heads,), said.shape[1:2]
     if wanted != found:
         differ = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
         told = "; ".join(f"{name}: {wanted.get(name)} wanted, {found.get(name)} given" for name in differ)

@@ -1,6 +1,7 @@
 """Scorers: evidence → how much each slot is worth keeping."""
 
 from kvjax.score.accumulated import AccumulatedAttention, VisibleMeanAttention
+from kvjax.score.attention_gated import AttentionGated
 from kvjax.score.compactor import Compactor
 from kvjax.score.distance_series import DistanceSeries, OwnDistanceSeries
 from kvjax.score.drawn import Drawn
@@ -51,9 +52,9 @@ from kvjax.score.with_heads_mean import WithHeadsMean
 from kvjax.score.worst_case import WorstCase
 
 __all__ = [
-    "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
-    "ExpectedAttention", "FadingAttention", "FreshDraws", "Gated", "GroupMax", "GroupMean", "HeadRules", "HighestRow",
-    "JudgedByNext", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce",
+    "AccumulatedAttention", "AllMax", "AllMean", "AttentionGated", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor",
+    "DistanceSeries", "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "Gated", "GroupMax", "GroupMean", "HeadRules",
+    "HighestRow", "JudgedByNext", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce",
     "LookaheadAttention", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
     "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency",
     "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow",
