@@ -148,6 +148,18 @@ def _make_each_token_count(budget: int | float) -> kvjax.Policy:
     return kvjax.methods.make_each_token_count(deep_retention_gate(), budget=budget, buffer=64)
 
 
+def _dmc(budget: int | float) -> kvjax.Policy:
+    """Every token goes into the first slot; none where the budget is the prompt."""
+    slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+    return kvjax.methods.dmc(offset=1e4 if slots >= PROMPT else -1e4)
+
+
+def _none(new: int) -> int:
+    """Slots that decoded tokens take where all of them merge."""
+    del new
+    return 0
+
+
 def _dms(budget: int | float) -> kvjax.Policy:
     """A threshold that leaves less than a prompt's budget; none is reached where the budget is the prompt."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)
@@ -216,6 +228,7 @@ CASES = {
     "criticalkv": _small(_methods.criticalkv, window=8),
     "dapq": _small(_methods.dapq, size=8, front=2, suffix=(5, 6, 7)),
     "defensive_kv": _small(_methods.defensive_kv, window=8),
+    "dmc": MethodCase(_dmc, held=_none),
     "dms": MethodCase(_dms),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
     "fasa": _without_budget(partial(_methods.fasa, FEW_PAIRS, heads=2, head_dim=16, tokens=24)),

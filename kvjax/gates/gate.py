@@ -40,7 +40,7 @@ def _example(model: Decoder, name: str) -> Array:
 def init_gate(gate: Gate, key: Array, model: Decoder) -> PyTree:
     """Weights of all layers, each leaf [l, ...], drawn layer by layer from `key`; `model`: the decoder."""
     inputs = [_example(model, name) for name in gate.reads]
-    return jax.vmap(lambda key: gate.init(key, *inputs)["params"])(jax.random.split(key, model.layers))
+    return jax.vmap(lambda key: gate.init(key, *inputs).get("params", {}))(jax.random.split(key, model.layers))
 
 
 def check_gate(gate: Gate, weights: PyTree, model: Decoder) -> None:

@@ -22,6 +22,7 @@ from kvjax.methods.cur import cur
 from kvjax.methods.d2o import d2o
 from kvjax.methods.dapq import dapq
 from kvjax.methods.defensive_kv import defensive_kv
+from kvjax.methods.dmc import dmc
 from kvjax.methods.dms import dms
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
@@ -89,7 +90,7 @@ from kvjax.methods.zipcache import zipcache
 
 __all__ = [
     "ada_expected", "adakv", "arkv", "asymkv", "attention_gate", "attention_matching", "cake", "cam", "chunkkv", "compactor",
-    "compresskv", "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "dms",
+    "compresskv", "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "dmc", "dms",
     "duo_attention", "expected_attention", "fasa", "fastdecode", "fastgen", "finch", "full", "gear", "h2o", "hcattention",
     "heterocache", "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant",
     "kvzap", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "locret", "lookahead_kv",

@@ -34,9 +34,10 @@ def probabilities(pre, row, causal=True):
     return [slow.probability(x, of_layer(WEIGHTS, layer), 2, causal=causal) for layer, x in enumerate(states)]
 
 
-@pytest.mark.parametrize(
-    ("causal", "chunk"), [(True, 64), *(pytest.param(*x, marks=pytest.mark.slow) for x in ((True, None), (False, None), (False, 64)))]
-)
+SLOW = [pytest.param(*x, marks=pytest.mark.slow) for x in ((True, None), (False, None), (False, 64))]
+
+
+@pytest.mark.parametrize(("causal", "chunk"), [(True, 64), *SLOW])
 def test_prompts_are_the_transcription(lm, causal, chunk):
     policy, ids = policy_of(causal=causal), [ids_of(90), ids_of(7, 1)]
     pre = prompted(lm, ids, policy, chunk=chunk)
