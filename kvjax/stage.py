@@ -147,7 +147,7 @@ class Merger(Stage):
         return self
 
     def begin(self, rows: int) -> PyTree:
-        """Numbers kept of a layer's rows from one eviction to the next, float32 [rows] each, before the first; () for none."""
+        """Numbers kept of a layer's rows from one eviction to the next, float32 [rows, ...] each, before the first; () for none."""
         del rows
         return ()
 

@@ -116,6 +116,22 @@ def surrogate_gate(hidden: int = 24) -> dict:
     return up | {"down": {"kernel": 0.3 * draw(3, hidden or 64, 2), "bias": 0.1 * draw(3, 2)}}
 
 
+@cache
+def attention_gate() -> dict:
+    """Weights of an Attention-Gate for the toy model, two parts of 8: as often sure as not."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    maps = {name: {"kernel": 0.3 * draw(3, 64, 16)} for name in ("q", "k", "v")}
+    return {**maps, "out": {"kernel": 0.5 * draw(3, 16, 2), "bias": 0.1 * draw(3, 2)}}
+
+
+def _attention_gate(budget: int | float) -> kvjax.Policy:
+    """A threshold that leaves less than a prompt's budget; one that all are above where the budget is the prompt."""
+    slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+    threshold, ends = -1.0 if slots >= PROMPT else 0.9, min(1, slots - 1)
+    return kvjax.methods.attention_gate(attention_gate(), threshold=threshold, parts=2, sinks=ends)
+
+
 def _by_threshold(make: Callable[..., kvjax.Policy], **arguments) -> MethodCase:
     """A threshold that a prompt's budget would not exceed; the window alone where one slot is asked for."""
 
@@ -132,6 +148,18 @@ def _make_each_token_count(budget: int | float) -> kvjax.Policy:
     return kvjax.methods.make_each_token_count(deep_retention_gate(), budget=budget, buffer=64)
 
 
+def _dmc(budget: int | float) -> kvjax.Policy:
+    """Every token goes into the first slot; none where the budget is the prompt."""
+    slots = budget if isinstance(budget, int) else int(PROMPT * budget)
+    return kvjax.methods.dmc(offset=1e4 if slots >= PROMPT else -1e4)
+
+
+def _none(new: int) -> int:
+    """Slots that decoded tokens take where all of them merge."""
+    del new
+    return 0
+
+
 def _dms(budget: int | float) -> kvjax.Policy:
     """A threshold that leaves less than a prompt's budget; none is reached where the budget is the prompt."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)
@@ -145,6 +173,18 @@ def convolution(slots: int) -> dict:
     rng = np.random.default_rng(0)
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     return {"kernel": 0.2 * draw(3, slots, 32, 5), "bias": 0.1 * draw(3, slots), "gamma": np.full(3, 0.5, np.float32)}
+@cache
+def soft_tokens(tokens: int = 6, rank: int = 2) -> dict:
+    """LookaheadKV's weights for the toy model, updates as large as what they update."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    maps = {"attention": {"q": (64, 64), "k": (32, 64), "v": (32, 64), "o": (64, 64)}}
+    maps["mlp"] = {"gate": (96, 64), "up": (96, 64), "down": (64, 96)}
+    update = lambda o, i: {"down": draw(3, rank, i) * i**-0.5, "up": 0.3 * draw(3, o, rank)}  # noqa: E731
+    layers = {part: {name: update(*shape) for name, shape in of.items()} for part, of in maps.items()}
+    return {"tokens": draw(tokens, 64), "layers": layers}
+
+
 def _arkv(budget: int | float) -> kvjax.Policy:
     """A window that the budget holds."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)
@@ -176,6 +216,7 @@ def _pyramid_infer(budget: int | float) -> kvjax.Policy:
 _methods = kvjax.methods
 CASES = {
     "adakv": _small(_methods.adakv, window=8),
+    "attention_gate": MethodCase(_attention_gate),
     "attention_matching": _small(_methods.attention_matching, queries=kvjax.evidence.WindowQueries(16)),
     "arkv": MethodCase(_arkv, held=arkv_held),
     "asymkv": _without_budget(partial(_methods.asymkv, key_layers=2, value_layers=1, group=8, residual=16)),
@@ -187,6 +228,7 @@ CASES = {
     "criticalkv": _small(_methods.criticalkv, window=8),
     "dapq": _small(_methods.dapq, size=8, front=2, suffix=(5, 6, 7)),
     "defensive_kv": _small(_methods.defensive_kv, window=8),
+    "dmc": MethodCase(_dmc, held=_none),
     "dms": MethodCase(_dms),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
     "fasa": _without_budget(partial(_methods.fasa, FEW_PAIRS, heads=2, head_dim=16, tokens=24)),
@@ -207,6 +249,7 @@ CASES = {
     "mpcache": _small(_methods.mpcache, large=16, small=8),
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
     "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),
+    "lookahead_kv": _small(_methods.lookahead_kv, weights=soft_tokens()),
     "make_each_token_count": MethodCase(_make_each_token_count, held=int),
     "locret": _small(_methods.locret, gate=retaining_gate(), recent=8),
     "mikv": _without_budget(partial(_methods.mikv, group=8)),

@@ -200,7 +200,7 @@ class Own(ev.WindowQueries):
     """A need of the user's own."""
 
 
-@pytest.mark.parametrize("name", ["kvzip", "dapq", "trim_kv", "criticalkv", "own"])
+@pytest.mark.parametrize("name", ["kvzip", "dapq", "lookahead_kv", "trim_kv", "criticalkv", "own"])
 def test_second_passes_gates_and_needs_of_ones_own_come_back(lm, tmp_path, name):
     if name == "own":
         pre = kvjax.prefill(lm, ids_of(40), needs=frozenset({Own(8)}))

@@ -50,7 +50,7 @@ class KVCache:
         steps: int32 [B], tokens since the prompt.
         logits: float32 [B, V] of each row's last token (not part of `nbytes`).
         evidence: what each layer's scorer has seen, if slots are evicted while decoding.
-        memory: the merger's numbers of each layer and row, float32 [L, B] each.
+        memory: the merger's numbers of each layer and row, float32 [L, B, ...] each.
         retrieval: the retriever's state.
         passed: within a step what a retriever's layers hand on to later ones; () between steps.
         tails: exact keys and exact values beside coded ones (`kvjax.encode.tail.Tail`), () where there are none.

@@ -87,7 +87,7 @@ def _attend(inputs: AttentionInputs, after=None, *, spec: Spec, cache: KVCache, 
         layer=layer, positions=positions, window=spec.decoder.windows[layer], padded_slots=spec.padded_slots,
         encode=spec.encode.at(layer), rope=spec.decoder.rope,
     )  # fmt: skip
-    placed = context.encode.positions.inputs(inputs)
+    placed = context.encode.positions.inputs(inputs, positions, spec.decoder.rope)
     if after is not None:
         out, _, read = spec.retrieve.at(layer).attend(placed, after[0], context)
         (out, _), read = _after_reading((out, None), read)

@@ -47,8 +47,9 @@ class PositionPolicy:
         del keep, length, rope
         return k
 
-    def inputs(self, inputs: AttentionInputs) -> AttentionInputs:
-        """A step's inputs with the queries that attend, and the keys that are stored, as `q` and `k`."""
+    def inputs(self, inputs: AttentionInputs, positions: Int32[Array, "b t"], rope: Rope | None) -> AttentionInputs:
+        """A step's inputs with the queries that attend, and the keys that are stored, as `q` and `k`; its tokens at `positions`."""
+        del positions, rope
         return inputs
 
     def seen(self, k: Keys, pos: Positions, rope: Rope | None) -> Keys:
@@ -91,7 +92,7 @@ class AtReading(PositionPolicy):
     def of_prompt(self, k: Keys, evidence: Evidence) -> Keys:
         return evidence.of(RawKeys())
 
-    def inputs(self, inputs: AttentionInputs) -> AttentionInputs:
+    def inputs(self, inputs: AttentionInputs, positions: Int32[Array, "b t"], rope: Rope | None) -> AttentionInputs:
         return inputs.replace(q=inputs.q_raw, k=inputs.k_raw)
 
     def seen(self, k: Keys, pos: Positions, rope: Rope | None) -> Keys:

@@ -3,6 +3,7 @@
 from kvjax.evidence.attention_statistics import AttentionStatistics
 from kvjax.evidence.chunk_attention import ChunkAttention
 from kvjax.evidence.column_sums import ColumnSums
+from kvjax.evidence.gate_attention import GateAttention
 from kvjax.evidence.gate_values import GateValues
 from kvjax.evidence.late_rows import LateRows
 from kvjax.evidence.local_mass import LocalMass
@@ -38,9 +39,9 @@ from kvjax.evidence.token_in import TokenIn
 from kvjax.evidence.window_queries import WindowQueries
 
 __all__ = [
-    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LateRows",
-    "LocalMass", "LowRows", "Moments", "NearSum", "Need", "OfGroupMax", "OfGroupMean", "OfOutput", "OutputBlock", "PerToken",
-    "Probed", "ProjectedValueNorm", "QueryMax", "QueryMoments", "QuerySpread", "RawKeys", "ResidualCosine", "STANDARD", "Shape",
-    "SkewedQueries", "Surprisal", "Tempered", "TokenIn", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments",
-    "missing", "observe", "of_layer", "of_model", "of_output", "ordered", "restrict", "union",
+    "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateAttention", "GateValues", "HiddenStates",
+    "LateRows", "LocalMass", "LowRows", "Moments", "NearSum", "Need", "OfGroupMax", "OfGroupMean", "OfOutput", "OutputBlock",
+    "PerToken", "Probed", "ProjectedValueNorm", "QueryMax", "QueryMoments", "QuerySpread", "RawKeys", "ResidualCosine", "STANDARD",
+    "Shape", "SkewedQueries", "Surprisal", "Tempered", "TokenIn", "Tokens", "WindowQueries", "concatenate", "empty",
+    "merge_moments", "missing", "observe", "of_layer", "of_model", "of_output", "ordered", "restrict", "union",
 ]  # fmt: skip

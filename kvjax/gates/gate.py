@@ -40,13 +40,16 @@ def _example(model: Decoder, name: str) -> Array:
 def init_gate(gate: Gate, key: Array, model: Decoder) -> PyTree:
     """Weights of all layers, each leaf [l, ...], drawn layer by layer from `key`; `model`: the decoder."""
     inputs = [_example(model, name) for name in gate.reads]
-    return jax.vmap(lambda key: gate.init(key, *inputs)["params"])(jax.random.split(key, model.layers))
+    return jax.vmap(lambda key: gate.init(key, *inputs).get("params", {}))(jax.random.split(key, model.layers))
 
 
 def check_gate(gate: Gate, weights: PyTree, model: Decoder) -> None:
     """Raise ValueError where the weights are not this gate's for this model."""
     wanted = _shapes(jax.eval_shape(lambda: init_gate(gate, jax.random.key(0), model)))
     found = _shapes(weights)
+    inputs = [_example(model, name) for name in gate.reads]
+    said, _ = jax.eval_shape(lambda: gate.init_with_output(jax.random.key(0), *inputs))
+    wanted["KV heads"], found["KV heads"] = (model.heads,), said.shape[1:2]
     if wanted != found:
         differ = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
         told = "; ".join(f"{name}: {wanted.get(name)} wanted, {found.get(name)} given" for name in differ)

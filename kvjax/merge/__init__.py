@@ -7,6 +7,7 @@ from kvjax.merge.drop import Drop
 from kvjax.merge.gaussian import GaussianRuns
 from kvjax.merge.matched import MatchedAttention
 from kvjax.merge.nearest import NearestKey
+from kvjax.merge.running import RunningMean
 from kvjax.merge.votes import ByVotes
 from kvjax.merge.weighted import (
     EMA,
@@ -25,6 +26,6 @@ from kvjax.merge.weighted import (
 
 __all__ = [
     "Average", "ByChance", "ByVotes", "Convolved", "Drop", "EMA", "Feature", "Fixed", "GaussianRuns", "IntoDense", "KeyLikeness",
-    "LargestDot", "MatchedAttention", "NearestKey", "NoThreshold", "OwnLikeness", "ProportionalNearest", "ScatterMean",
-    "SmallestDistance", "SoftmaxWeights", "ValueLikeness", "WeightedNearest", "init_convolution",
+    "LargestDot", "MatchedAttention", "NearestKey", "NoThreshold", "OwnLikeness", "ProportionalNearest", "RunningMean",
+    "ScatterMean", "SmallestDistance", "SoftmaxWeights", "ValueLikeness", "WeightedNearest", "init_convolution",
 ]

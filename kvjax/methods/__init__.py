@@ -6,6 +6,7 @@ from kvjax import catalogue
 from kvjax.catalogue import MethodInfo
 from kvjax.methods.ada_expected import ada_expected
 from kvjax.methods.adakv import adakv
+from kvjax.methods.attention_gate import attention_gate
 from kvjax.methods.attention_matching import attention_matching
 from kvjax.methods.arkv import arkv
 from kvjax.methods.asymkv import asymkv
@@ -21,6 +22,7 @@ from kvjax.methods.cur import cur
 from kvjax.methods.d2o import d2o
 from kvjax.methods.dapq import dapq
 from kvjax.methods.defensive_kv import defensive_kv
+from kvjax.methods.dmc import dmc
 from kvjax.methods.dms import dms
 from kvjax.methods.duo_attention import duo_attention
 from kvjax.methods.expected_attention import expected_attention
@@ -51,6 +53,7 @@ from kvjax.methods.lazy_eviction import lazy_eviction
 from kvjax.methods.local_window import local_window
 from kvjax.methods.locret import locret
 from kvjax.methods.lococo import lococo
+from kvjax.methods.lookahead_kv import lookahead_kv
 from kvjax.methods.make_each_token_count import make_each_token_count
 from kvjax.methods.mikv import mikv
 from kvjax.methods.minference import minference
@@ -86,15 +89,15 @@ from kvjax.methods.zeromerge import zeromerge
 from kvjax.methods.zipcache import zipcache
 
 __all__ = [
-    "ada_expected", "adakv", "arkv", "asymkv", "attention_matching", "cake", "cam", "chunkkv", "compactor", "compresskv",
-    "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "dms", "duo_attention",
-    "expected_attention", "fasa", "fastdecode", "fastgen", "finch", "full", "gear", "h2o", "hcattention", "heterocache",
-    "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant", "kvzap", "kvzip",
-    "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "locret", "make_each_token_count", "mikv",
-    "minference", "mpcache", "nacl", "neo", "non_causal_attention", "omnikv", "pyramid_infer", "pyramid_keydiff", "pyramidkv",
-    "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv",
-    "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv",
-    "turboquant", "zeromerge", "zipcache",
+    "ada_expected", "adakv", "arkv", "asymkv", "attention_gate", "attention_matching", "cake", "cam", "chunkkv", "compactor",
+    "compresskv", "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "dmc", "dms",
+    "duo_attention", "expected_attention", "fasa", "fastdecode", "fastgen", "finch", "full", "gear", "h2o", "hcattention",
+    "heterocache", "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant",
+    "kvzap", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "locret", "lookahead_kv",
+    "make_each_token_count", "mikv", "minference", "mpcache", "nacl", "neo", "non_causal_attention", "omnikv", "pyramid_infer",
+    "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco",
+    "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova",
+    "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk, StarAttention
 from kvjax.prefill.far_attention import FarBlockAttention
+from kvjax.prefill.merged_attention import MergedAttention
 from kvjax.prefill.minference import MInference
 from kvjax.prefill.patterns import AShape, BlockSparse, VerticalSlash
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
@@ -12,7 +13,7 @@ from kvjax.prefill.saved import load_prefilled, save_prefilled
 from kvjax.prefill.second_pass import second_pass
 
 __all__ = [
-    "AShape", "BlockSparse", "CausalAttention", "FarBlockAttention", "MInference", "VerticalSlash", "PrefillAttention",
-    "PrefillChunk", "Prefilled", "PrefilledRow", "RepeatedContext", "StarAttention", "buffers", "load_prefilled", "prefill",
-    "probe", "resolve_needs", "save_prefilled", "second_pass",
+    "AShape", "BlockSparse", "CausalAttention", "FarBlockAttention", "MInference", "MergedAttention", "PrefillAttention",
+    "PrefillChunk", "Prefilled", "PrefilledRow", "RepeatedContext", "StarAttention", "VerticalSlash", "buffers", "load_prefilled",
+    "prefill", "probe", "resolve_needs", "save_prefilled", "second_pass",
 ]  # fmt: skip

@@ -15,11 +15,13 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from kvjax import evidence as ev
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.heap import trim
 from kvjax.evidence import Probed
+from kvjax.gates.soft_tokens import SoftTokens
 from kvjax.kernels.prefill_attention import prefill_attention
 from kvjax.prefill.attention import CausalAttention
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
@@ -37,8 +39,9 @@ def _behind(x, *, room):
 
 
 @partial(jax.jit, static_argnames=("decoder", "window", "n", "width", "sinks"), donate_argnames=("x", "k", "v"))
-def _layer(weights, x, k, v, data, needs, ids, length, offset, end, span, *, decoder, window, n, width, sinks):
+def _layer(weights, x, k, v, data, needs, soft, ids, length, offset, end, span, *, decoder, window, n, width, sinks):
     """One layer over one chunk of a probe; k and v hold the prompt's n rows at most, then the probe's."""
+    weights = weights if soft is None else soft.read_by(weights)
     at = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
     count = jnp.clip(end - offset, 0, x.shape[1])[None]
 
@@ -60,15 +63,15 @@ def _layer(weights, x, k, v, data, needs, ids, length, offset, end, span, *, dec
 
 def probe_row(
     lm: LanguageModel, row: PrefilledRow, ids: Sequence[int], needs: Iterable[Probed], *, span: Span | None = None, sinks: int = 0,
-    chunk: int | None = None,
+    chunk: int | None = None, soft: SoftTokens | None = None,
 ) -> PrefilledRow:  # fmt: skip
-    """One prompt after one probe: see `probe`."""
+    """One prompt after one probe: see `probe`. With learned tokens `soft`, ids say how many there are and nothing else."""
     decoder, n, length = lm.decoder, row.ids.shape[0], int(row.length[0])
     room, chunks = CausalAttention().plan(len(ids), chunk)
     tokens = np.zeros((1, room), np.int32)
     tokens[0, : len(ids)] = ids
     parts = [jnp.asarray(tokens[:, part.offset : part.offset + part.width]) for part in chunks]
-    xs = [_embed(lm.params, part, decoder=decoder) for part in parts]
+    xs = _embedded(lm, parts, chunks, soft)
     start, stop = span or (0, length)
     sizes = dict(n=n, width=min(n, size_class(stop - start, steps=8)), sinks=min(sinks, n))
     where = np.int32(length), np.int32(length + len(ids)), np.array([start, stop], np.int32)
@@ -76,14 +79,23 @@ def probe_row(
     for layer, (weights, window) in enumerate(zip(lm.params["layers"], decoder.windows, strict=True)):
         k, v = (_behind(x[layer], room=room) for x in (row.k, row.v))
         wanted, old = ev.of_layer(needs, layer), row.evidence[layer]
-        data = _begun(wanted, old, n, lm)
+        data, learned = _begun(wanted, old, n, lm), soft and soft.at(layer)
         for i, (ids_of, part) in enumerate(zip(parts, chunks, strict=True)):
             xs[i], k, v, data = _layer(
-                weights, xs[i], k, v, data, wanted, ids_of, where[0], np.int32(length + part.offset), *where[1:],
+                weights, xs[i], k, v, data, wanted, learned, ids_of, where[0], np.int32(length + part.offset), *where[1:],
                 decoder=decoder, window=window, **sizes,
             )  # fmt: skip
         evidence.append(old.replace(data=old.data | data))
     return row.replace(evidence=tuple(evidence))
+
+
+def _embedded(lm: LanguageModel, ids: list, chunks: list, soft: SoftTokens | None) -> list[Array]:
+    """The first residual stream of every chunk of a probe."""
+    if soft is None:
+        return [_embed(lm.params, part, decoder=lm.decoder) for part in ids]
+    room = chunks[-1].offset + chunks[-1].width
+    x = jnp.pad(soft.tokens, ((0, room - len(soft.tokens)), (0, 0))).astype(lm.params["embed"]["weight"].dtype)
+    return [x[None, part.offset : part.offset + part.width] for part in chunks]
 
 
 def _begun(needs: Iterable[Probed], old: ev.Evidence, n: int, lm: LanguageModel) -> dict[str, object]:

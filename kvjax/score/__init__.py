@@ -1,6 +1,7 @@
 """Scorers: evidence → how much each slot is worth keeping."""
 
 from kvjax.score.accumulated import AccumulatedAttention, VisibleMeanAttention
+from kvjax.score.attention_gated import AttentionGated
 from kvjax.score.compactor import Compactor
 from kvjax.score.distance_series import DistanceSeries, OwnDistanceSeries
 from kvjax.score.drawn import Drawn
@@ -17,6 +18,7 @@ from kvjax.score.lag import LagSpread
 from kvjax.score.last_query import LastQuery
 from kvjax.score.late_attention import LateAttention
 from kvjax.score.look_once import LookOnce
+from kvjax.score.lookahead import LookaheadAttention
 from kvjax.score.levelled import LevelledWindow
 from kvjax.score.leverage import WindowLeverage
 from kvjax.score.mean_variance import MeanAndVariance
@@ -50,12 +52,12 @@ from kvjax.score.with_heads_mean import WithHeadsMean
 from kvjax.score.worst_case import WorstCase
 
 __all__ = [
-    "AccumulatedAttention", "AllMax", "AllMean", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor", "DistanceSeries", "Drawn",
-    "ExpectedAttention", "FadingAttention", "FreshDraws", "Gated", "GroupMax", "GroupMean", "HeadRules", "HighestRow",
-    "JudgedByNext", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce", "MaxPool",
-    "MeanAndVariance", "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries", "OwnQueryFilter", "PromptFirst",
-    "ProxyQueries", "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency", "RecentOnTop", "Reconstruction",
-    "Recurrence", "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow", "SteadyMean", "StepAttention",
-    "Surprise", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention", "WindowLeverage", "WithHeadsMean",
-    "WorstCase", "per_slot",
+    "AccumulatedAttention", "AllMax", "AllMean", "AttentionGated", "AvgPool", "BlockKeyDiff", "ChunkKeyDiff", "Compactor",
+    "DistanceSeries", "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "Gated", "GroupMax", "GroupMean", "HeadRules",
+    "HighestRow", "JudgedByNext", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce",
+    "LookaheadAttention", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
+    "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency",
+    "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow",
+    "SteadyMean", "StepAttention", "Surprise", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention",
+    "WindowLeverage", "WithHeadsMean", "WorstCase", "per_slot",
 ]  # fmt: skip
