@@ -42,6 +42,7 @@ __all__ = [
     "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateValues", "HiddenStates", "LateRows",
     "LocalMass", "LowRows", "Moments", "NearSum", "Need", "OfGroupMax", "OfGroupMean", "OfOutput", "OutputBlock", "PerToken",
     "Probed", "ProjectedValueNorm", "ProjectedValueSizes", "QueryMax", "QueryMoments", "QuerySpread", "RawKeys",
-    "RelativeAttention", "ResidualCosine", "STANDARD", "Shape", "SkewedQueries", "Surprisal", "Tempered", "TokenIn", "Tokens", "WindowQueries", "concatenate", "empty", "merge_moments",
-    "missing", "observe", "of_layer", "of_model", "of_output", "ordered", "restrict", "union",
+    "RelativeAttention", "ResidualCosine", "STANDARD", "Shape", "SkewedQueries", "Surprisal", "Tempered", "TokenIn", "Tokens",
+    "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "of_model", "of_output",
+    "ordered", "restrict", "union",
 ]  # fmt: skip

@@ -82,6 +82,8 @@ class DMS(Learner):
     def check(self, model: Decoder, length: int) -> None:
         del model
         if length <= self.window + 1:
-            raise ValueError(f"in texts of {length} tokens nothing is more than {self.window} old: lengthen them, or --set window=N")
+            raise ValueError(
+                f"in texts of {length} tokens nothing is more than {self.window} old: lengthen them, or give a smaller window"
+            )
         if self.ratio <= 1:
             raise ValueError(f"ratio is how many times smaller the cache becomes, above 1; got {self.ratio}")

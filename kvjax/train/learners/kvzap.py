@@ -95,4 +95,6 @@ class KVzap(Learner):
         if length <= self.system:
             raise ValueError(f"texts of {length} tokens have none behind the {self.system} that no score is of: lengthen them")
         if 2 * length > model.max_positions:
-            raise ValueError(f"a text of {length} tokens is read twice, and the model's context has {model.max_positions}: shorten it")
+            raise ValueError(
+                f"a text of {length} tokens is read twice, and the model's context has {model.max_positions}: shorten it"
+            )
