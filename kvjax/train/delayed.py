@@ -23,17 +23,18 @@ def delayed_penalty(logit: Float32[Array, "b h t"], window: int) -> Float32[Arra
 
 
 def deciding(gate: Gate, key: Array, *, temperature: float, window: int) -> Hook:
-    """A hook whose attention fades as the gate decides; it gives back the noisy logits ℓ = (gate + G1 - G2) / τ [b h t].
-
-    Noise is drawn token by token: what pads a text changes no draw.
-    """
+    """A hook whose attention fades as the gate decides; it gives back the noisy logits ℓ = (gate + G1 - G2) / τ [b h t]."""
 
     def hook(layer: int, weights: PyTree, inputs: AttentionInputs, attend: Attend) -> tuple[Array, Array]:
-        by_token = jnp.moveaxis(read(gate, weights, inputs), -1, 0)
-        logit = jnp.moveaxis(noisy_logit(jax.random.fold_in(key, layer), by_token, temperature), 0, -1)
+        logit = token_noise(jax.random.fold_in(key, layer), read(gate, weights, inputs), temperature)
         return attend(inputs, delayed_penalty(logit, window)), logit
 
     return hook
+
+
+def token_noise(key: Array, logit: Float32[Array, "b h t"], temperature: float) -> Float32[Array, "b h t"]:
+    """`noisy_logit`, drawn token by token: what pads a text on the right changes no draw before it."""
+    return jnp.moveaxis(noisy_logit(key, jnp.moveaxis(logit, -1, 0), temperature), 0, -1)
 
 
 def evicted_share(logits: Float32[Array, "b l h t"], valid: Bool[Array, "b t"]) -> Float32[Array, " b"]:

@@ -177,10 +177,9 @@ GATES = {
     "make_each_token_count": ["--budget", 8, "--set", "hidden=8", "--set", "bias=4.0"],
     "dms": ["--set", "window=16", "--set", "rate=0.001"],
 }
-FAST = [name if name == "kvzap" else pytest.param(name, marks=pytest.mark.slow) for name in GATES]
 
-
-@pytest.mark.parametrize("method", FAST)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", GATES)
 def test_train_makes_gates_that_their_methods_take(cli, talker, prose, evaluated, tmp_path, method):
     words = ["train", method, *SMALL, *GATES[method], "--model", "toy", "--text", prose, "--out", tmp_path / "gate"]
     code, out, err = cli(*words, "--json", tmp_path / "t.json")

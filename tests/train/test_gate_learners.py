@@ -29,7 +29,8 @@ from kvjax.train import (
     train,
     untrained,
 )
-from kvjax.train.delayed import deciding
+from kvjax.train.delayed import deciding, token_noise
+from kvjax.train.learners.kvzap import spread
 from kvjax.train.learners.locret import guessing
 from kvjax.train.learners.make_each_token_count import of_layers
 from models import llama
@@ -43,7 +44,6 @@ NOW = Moment(step=jnp.int32(3), key=jax.random.key(0), steps=4)
 STEPS = 10
 names = pytest.mark.parametrize("name", GATES)
 one_map = pytest.mark.parametrize("name", [slow(n) if n == "kvzap" else n for n in GATES])
-but_one_slow = lambda one: pytest.mark.parametrize("name", [n if n == one else slow(n) for n in GATES])  # noqa: E731
 SERVED = {
     "kvzap": dict(window=8, decoding=False), "locret": dict(budget=12, recent=4), "make_each_token_count": dict(budget=12),
     "dms": dict(window=8, decoding=False),
@@ -106,7 +106,14 @@ def test_gates_that_keep_all_are_the_plain_pass_to_the_bit(small, name):
     np.testing.assert_array_equal(np.asarray(run(plain, ())), np.asarray(run(hook, weights)))
 
 
-@but_one_slow("dms")
+def test_what_pads_a_text_changes_no_draw():
+    key, logit = jax.random.key(0), jnp.zeros((1, 2, 24))
+    long = token_noise(key, jnp.zeros((1, 2, 40)), 0.5)
+    np.testing.assert_array_equal(token_noise(key, logit, 0.5), long[..., :24])
+    assert len(np.unique(long)) == 80
+
+
+@pytest.mark.parametrize("name", [slow(n) for n in GATES])
 def test_what_pads_a_text_changes_no_loss(tiny, name):
     learner, short = GATES[name], Example(tuple(ids_of(24, 1)), (False,) * 12 + (True,) * 12)
     weights = untrained(tiny, learner)
@@ -117,7 +124,7 @@ def test_what_pads_a_text_changes_no_loss(tiny, name):
         np.testing.assert_allclose(alone.terms[term], padded.terms[term], rtol=1e-5, atol=1e-6)
 
 
-@one_map
+@pytest.mark.parametrize("name", [n if n in ("locret", "dms", "kvzap, linear") else slow(n) for n in GATES])
 def test_gradients_of_the_whole_loss_are_central_differences(tiny, name):
     """Of DMS without the share of evictions, whose derivative is another function's: see below."""
     learner, rng = GATES[name], np.random.default_rng(1)
@@ -158,6 +165,16 @@ def test_kvzaps_labels_are_the_transcription(small):
             value = np.linalg.norm(np.einsum("hnd,ehgd->hgne", inputs.v[0, :, slice(*span)], inputs.w_o), axis=-1)
             want = kvzip.output_log_scores(rows, value, hidden)
             np.testing.assert_allclose(got[layer, :, slice(*span)], want, atol=1e-4)
+
+
+def test_what_kvzap_explains_is_told_against_a_constant(tiny):
+    """One constant a head and text explains nothing."""
+    labels = jnp.asarray(np.random.default_rng(0).normal(size=(2, 1, 2, 9)), jnp.float32)
+    told = jnp.broadcast_to(jnp.arange(9) >= jnp.array([4, 2])[:, None, None, None], labels.shape)
+    want = np.mean(np.concatenate([np.square(x[m] - x[m].mean()) for x, m in zip(labels.reshape(4, 9), told.reshape(4, 9))]))  # noqa: B905
+    np.testing.assert_allclose(spread(labels, told), want, rtol=1e-5)
+    said = KVZAP.loss(untrained(tiny, KVZAP), Frozen.of(tiny), part(tiny, KVZAP, texts(1, seed=5)), NOW).terms
+    assert said["explained"] < 0
 
 
 def test_a_batch_is_measured_row_by_row(tiny):
@@ -244,7 +261,7 @@ class Breaking(Learner):
         return self.inner.optimiser(steps)
 
 
-@but_one_slow("kvzap, linear")
+@pytest.mark.parametrize("name", ["kvzap, linear", slow("dms")])
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where(tiny, tmp_path, name):
     source = Examples(texts(12), rows=2, parts=2)
     with pytest.raises(FloatingPointError) as error:

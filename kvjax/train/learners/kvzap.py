@@ -9,7 +9,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Bool, Float, Float32, PyTree
 
 from kvjax.evidence import RelativeAttention
 from kvjax.gates.gate import init_gate
@@ -31,7 +31,8 @@ class KVzap(Learner):
     """loss = mean (gate(x_j) - s_j)² over layers, heads and tokens, s the logarithm of what KVzip's second pass says of a token.
 
     A text is read, then read again chunk by chunk behind a request (`kvjax.second_pass`), once for every batch it is in. Its first
-    `system` tokens have no score and are left out. The terms also tell Spearman's ρ of gate and label, mean over heads.
+    `system` tokens have no score and are left out. The terms also tell Spearman's ρ of gate and label, mean over heads, and how
+    much of the labels' variance within a text and head is explained: nothing by the best constant, less than nothing by worse.
 
     Args:
         hidden: width of the layer between; 0 for the linear map.   threshold: where predictions start, and what `kept` counts.
@@ -81,7 +82,8 @@ class KVzap(Learner):
         guess, wanted = jnp.stack(said, axis=1), batch.measured
         told = jnp.broadcast_to(self.told(batch)[:, None, None], guess.shape)
         error = masked_mean(squared_error(guess, wanted), told)
-        terms = {"squared_error": error, "rank_correlation": rank_correlation(guess, wanted, told).mean()}
+        rank = rank_correlation(guess, wanted, told).mean()
+        terms = {"squared_error": error, "rank_correlation": rank, "explained": 1 - error / spread(wanted, told)}
         return Graded(error, masked_mean((guess >= self.threshold).astype(jnp.float32), told), terms)
 
     def told(self, batch: Batch) -> Array:
@@ -98,3 +100,10 @@ class KVzap(Learner):
             raise ValueError(
                 f"a text of {length} tokens is read twice, and the model's context has {model.max_positions}: shorten it"
             )
+
+
+def spread(wanted: Float[Array, "b l h t"], told: Bool[Array, "b l h t"]) -> Float32[Array, ""]:
+    """The labels' variance within each text, layer and head, mean over tokens; at least 1e-12."""
+    count = jnp.maximum(told.sum(-1, keepdims=True), 1)
+    mean = jnp.where(told, wanted, 0.0).sum(-1, keepdims=True) / count
+    return jnp.maximum(masked_mean(squared_error(wanted, jnp.broadcast_to(mean, wanted.shape)), told), 1e-12)
