@@ -19,8 +19,14 @@ from experiments.calibrate.text import stretches
 from experiments.console import JsonFile, ModelName, Seed, out, write_json
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
+from experiments.train import find
 from experiments.train.texts import splits
+from kvjax.allocate import AcrossModel, AllHeld
 from kvjax.artefacts.artefact import Artefact, load
+from kvjax.select import TopK
+
+#: Last tokens that stay where a gate's own rule is put aside for a budget.
+RECENT = 16
 
 
 def nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Sequence[int]], *, prompt: int) -> dict[str, list[float]]:
@@ -41,7 +47,7 @@ def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvj
     """The policy of an artefact, that of the weights it began with, and what needs no learning."""
     methods, settings = kvjax.methods, artefact.settings
     plain = {"full": methods.full(), "streaming_llm": methods.streaming_llm(budget=budget)}
-    if artefact.method == "trim_kv":
+    if artefact.method != "duo_attention":
         return plain | _gates(artefact, lm, budget)
     sizes = dict(sinks=settings["sinks"], recent=settings["recent"])
     draw = np.random.default_rng(seed)
@@ -54,14 +60,20 @@ def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvj
 
 def _gates(artefact: Artefact, lm: Any, budget: int) -> dict[str, kvjax.Policy]:
     from kvjax.train import untrained
-    from kvjax.train.learners import TrimKV
 
-    learner = TrimKV(**{field.name: artefact.settings[field.name] for field in fields(TrimKV)})
+    kind = type(find(artefact.method).learner(find(artefact.method).DEFAULTS, None))
+    learner = kind(**{field.name: artefact.settings[field.name] for field in fields(kind)})
     start = jax.tree.map(np.asarray, untrained(lm, learner, artefact.settings["seed"]))
-    return {
-        "learned": kvjax.methods.trim_kv(artefact=artefact, budget=budget),
-        "untrained": kvjax.methods.trim_kv(start, budget=budget),
-    }
+    build = getattr(kvjax.methods, artefact.method)
+    both = {"learned": build(artefact=artefact), "untrained": build(start)}
+    return {name: at_budget(policy, budget) for name, policy in both.items()}
+
+
+def at_budget(policy: kvjax.Policy, budget: int) -> kvjax.Policy:
+    """The policy with heads of `budget` slots on average; where a gate says how many stay, the best of all heads stay instead."""
+    if policy.budget is None or isinstance(policy.allocate, AllHeld):
+        policy = policy.replace(allocate=AcrossModel(), select=TopK(recent=RECENT))
+    return policy.replace(budget=budget)
 
 
 def main(

@@ -31,6 +31,7 @@ from kvjax.evidence.record import (
     restrict,
     union,
 )
+from kvjax.evidence.relative_output import ProjectedValueSizes, RelativeAttention
 from kvjax.evidence.residual_cosine import ResidualCosine
 from kvjax.evidence.surprisal import Surprisal
 from kvjax.evidence.tempered import Tempered
@@ -41,7 +42,8 @@ from kvjax.evidence.window_queries import WindowQueries
 __all__ = [
     "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateAttention", "GateValues", "HiddenStates",
     "LateRows", "LocalMass", "LowRows", "Moments", "NearSum", "Need", "OfGroupMax", "OfGroupMean", "OfOutput", "OutputBlock",
-    "PerToken", "Probed", "ProjectedValueNorm", "QueryMax", "QueryMoments", "QuerySpread", "RawKeys", "ResidualCosine", "STANDARD",
-    "Shape", "SkewedQueries", "Surprisal", "Tempered", "TokenIn", "Tokens", "WindowQueries", "concatenate", "empty",
-    "merge_moments", "missing", "observe", "of_layer", "of_model", "of_output", "ordered", "restrict", "union",
+    "PerToken", "Probed", "ProjectedValueNorm", "ProjectedValueSizes", "QueryMax", "QueryMoments", "QuerySpread", "RawKeys",
+    "RelativeAttention", "ResidualCosine", "STANDARD", "Shape", "SkewedQueries", "Surprisal", "Tempered", "TokenIn", "Tokens",
+    "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "of_model", "of_output", "ordered",
+    "restrict", "union",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 *Inference-Time Hyper-Scaling with KV Cache Compression*, NeurIPS 2025, arXiv 2506.05345.
 Stages: score JudgedByNext(EvictionGate) · allocate AllHeld · select AboveOrRecent(-threshold, window - 1) · at every step.
 A query sees an evicted token while it is less than `window` tokens away. How many slots a head keeps is what its gate decides.
+Gates are learned by `kvjax train dms` (`kvjax.train.learners.DMS`) and kept as an artefact.
 Differs: a prompt is read with full attention and cut when it has been read, as kvpress does; the release hides evicted tokens in
 the prompt, too. A freed slot is closed (the release's paged cache writes a new token into it). The gate has weights of its own; the
 release can also borrow a query's last channel.

@@ -2,8 +2,8 @@
 
 *KVzap: Fast, Adaptive, and Faithful KV Cache Pruning*, arXiv 2601.07891.
 Stages: score Gated(SurrogateGate) · allocate AllHeld · select AboveOrRecent(threshold, window) · at every step.
-The map is learned from KVzip's scores (their logarithms), each relative to the hidden state's norm; how many slots a head keeps is
-what the text asks for.
+The map is learned from KVzip's scores (their logarithms), each relative to the hidden state's norm, by `kvjax train kvzap`
+(`kvjax.train.learners.KVzap`) and kept as an artefact; how many slots a head keeps is what the text asks for.
 Differs: slots are freed (the release masks them); a prompt is read with full attention, as in the release.
 
 BibTeX:

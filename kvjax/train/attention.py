@@ -14,10 +14,17 @@ def causal_attention(
 
     t² scores a query head are alive. A bias of -inf hides a key; a query must be left one.
     """
-    q, k, v = (x.astype(jnp.float32) for x in (inputs.q, inputs.k, inputs.v))
+    a, v = causal_weights(inputs, bias, window=window), inputs.v.astype(jnp.float32)
+    return jnp.einsum("bhgtn,bhnd->bhgtd", a, v, precision="highest").astype(inputs.q.dtype)
+
+
+def causal_weights(
+    inputs: AttentionInputs, bias: Float32[Array, "#b #h #g #t #t"] | None = None, *, window: int | None = None
+) -> Float32[Array, "b h g t t"]:
+    """a_ij = softmax_j(q_i·k_j / sqrt(d) + bias_ij), 0 where i does not see j; as `causal_attention` takes it."""
+    q, k = (x.astype(jnp.float32) for x in (inputs.q, inputs.k))
     z = jnp.einsum("bhgtd,bhnd->bhgtn", q, k, precision="highest") / jnp.sqrt(jnp.float32(q.shape[-1]))
     z = z if bias is None else z + bias
     i = jnp.arange(q.shape[3], dtype=jnp.int32)
     seen = i <= i[:, None] if window is None else (i <= i[:, None]) & (i > i[:, None] - window)
-    a = jax.nn.softmax(jnp.where(seen, z, -jnp.inf), axis=-1)
-    return jnp.einsum("bhgtn,bhnd->bhgtd", a, v, precision="highest").astype(inputs.q.dtype)
+    return jax.nn.softmax(jnp.where(seen, z, -jnp.inf), axis=-1)

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Bool, Int32, PyTree
 
 
 class Example(NamedTuple):
@@ -22,11 +22,13 @@ class Batch:
 
     Attributes:
         tokens: ids, 0 where padded.   valid: not padding.   label: tokens of the response; all others are the prompt.
+        measured: what a learner's `measure` has made of the texts, leaves [*a b ...]; nothing where it measures nothing.
     """
 
     tokens: Int32[Array, "*a b t"]
     valid: Bool[Array, "*a b t"]
     label: Bool[Array, "*a b t"]
+    measured: PyTree = ()
 
     @property
     def predicted(self) -> Bool[Array, "*a b t"]:

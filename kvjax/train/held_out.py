@@ -1,5 +1,6 @@
 """What the losses say of texts that nothing is learned from."""
 
+import operator
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ from kvjax.train.batch import Batch, Source
 from kvjax.train.frozen import Frozen
 from kvjax.train.learner import Learner, Moment
 from kvjax.train.line import Line, line_of
+from kvjax.train.measured import Measured
 from kvjax.train.step import grade
 
 
@@ -19,7 +21,7 @@ def mean_grade(lm: LanguageModel, learner: Learner, weights: PyTree, source: Sou
     Args:
         batches: how many.   seed: of what a loss draws at random.
     """
-    frozen, key, lines = Frozen.of(lm), jax.random.key(seed), []
+    source, frozen, key, lines = Measured(source, learner, lm), Frozen.of(lm), jax.random.key(seed), []
     for index in range(batches):
         for at, part in enumerate(parts_of(source.batch(index))):
             moment = Moment(step=jax.numpy.int32(1), key=jax.random.fold_in(jax.random.fold_in(key, index), at), steps=1)
@@ -29,5 +31,4 @@ def mean_grade(lm: LanguageModel, learner: Learner, weights: PyTree, source: Sou
 
 def parts_of(batch: Batch) -> list[Batch]:
     """The parts [b, t] of a batch [parts, b, t]."""
-    leaves = zip(batch.tokens, batch.valid, batch.label, strict=True)
-    return [Batch(tokens=tokens, valid=valid, label=label) for tokens, valid, label in leaves]
+    return [jax.tree.map(operator.itemgetter(part), batch) for part in range(batch.tokens.shape[0])]

@@ -9,7 +9,7 @@ import optax
 from flax import struct
 from jaxtyping import Array, Float, Int32, PyTree
 
-from kvjax.protocols import Decoder
+from kvjax.protocols import Decoder, LanguageModel
 from kvjax.train.batch import Batch
 from kvjax.train.frozen import Frozen
 
@@ -45,15 +45,15 @@ class Graded(NamedTuple):
 class Learner(Protocol):
     """What of a method is trained, and for what. A frozen dataclass of numbers: it is static where a step is compiled.
 
-    `init`, `loss` and `optimiser` are a method's own; `project` and `check` may stay as they are.
+    `init`, `loss` and `optimiser` are a method's own; `project`, `check` and `measure` may stay as they are.
 
     Attributes:
         method: a name of `kvjax.methods`: whose artefact is made.
-        budget: slots per KV head, or the share of the cache, that it is trained for.
+        budget: slots per KV head, or the share of the cache, that it is trained for; None where the loss knows no budget.
     """
 
     method: str
-    budget: int | float
+    budget: int | float | None
 
     def init(self, key: Array, model: Decoder) -> PyTree:
         """The trainable subtree before training: float32 leaves in nested dicts; `model` is the decoder."""
@@ -74,6 +74,14 @@ class Learner(Protocol):
     def check(self, model: Decoder, length: int) -> None:
         """Raise ValueError for a model or a length of text that this cannot be trained with."""
         del model, length
+
+    def measure(self, lm: LanguageModel, batch: Batch) -> Batch:
+        """The batch [parts, b, t] with what the loss reads of other passes, outside the compiled step: labels of a second pass.
+
+        Raises ValueError for texts that teach nothing.
+        """
+        del lm
+        return batch
 
 
 def settings_of(learner: Learner) -> dict[str, object]:

@@ -10,6 +10,11 @@ def smooth_l1(predicted: Float[Array, "*s"], wanted: Float[Array, "*s"]) -> Floa
     return jnp.where(delta < 1, 0.5 * delta**2, delta - 0.5)
 
 
+def squared_error(predicted: Float[Array, "*s"], wanted: Float[Array, "*s"]) -> Float32[Array, "*s"]:
+    """(predicted - wanted)²."""
+    return jnp.square(predicted.astype(jnp.float32) - wanted.astype(jnp.float32))
+
+
 def neighbours(predicted: Float[Array, "*s t"]) -> Float32[Array, "*s t-1"]:
     """(x_{t+1} - x_t)²."""
     return jnp.square(jnp.diff(predicted.astype(jnp.float32)))

@@ -15,6 +15,7 @@ from kvjax.train.checkpoints import Checkpoints
 from kvjax.train.frozen import Frozen
 from kvjax.train.learner import Learner, settings_of
 from kvjax.train.line import Line, line_of
+from kvjax.train.measured import Measured
 from kvjax.train.step import TrainState, begin, take_step
 
 
@@ -49,6 +50,7 @@ def train(
     """
     frozen, key = Frozen.of(lm), jax.random.key(seed)
     learner.check(lm.decoder, source.batch(0).tokens.shape[-1])
+    source = Measured(source, learner, lm)
     state = begin(learner, lm.decoder, start_key(seed), steps=steps)
     kept = None if folder is None else Checkpoints(Path(folder).expanduser().resolve())
     log: list[Line] = []

@@ -23,3 +23,9 @@ def cosine(rate: float, steps: int, *, warmup: int, floor: float) -> optax.Sched
     """0 → rate over `warmup` steps, at most a tenth of the run, then along a cosine down to `floor`."""
     up = max(1, min(warmup, steps // 10))
     return optax.warmup_cosine_decay_schedule(0.0, rate, up, max(steps, up + 1), floor)
+
+
+def rise_and_fall(rate: float, steps: int, *, rise: float) -> optax.Schedule:
+    """0 → rate over the first share `rise` of the run, then straight back to 0."""
+    up = max(1, round(rise * steps))
+    return optax.join_schedules([optax.linear_schedule(0.0, rate, up), optax.linear_schedule(rate, 0.0, max(1, steps - up))], [up])

@@ -1,5 +1,7 @@
 """What TRIM-KV adds to a forward pass while its gate is trained: decaying logits, and a price for what is still alive."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, PyTree
 
@@ -40,6 +42,23 @@ def capacity(
     t = jnp.arange(log_beta.shape[-1], dtype=jnp.float32)
     over = jnp.maximum((retained(log_beta) - budget) / jnp.maximum(t - budget, 1.0), 0.0)
     return over.mean() if valid is None else masked_mean(over, jnp.broadcast_to(valid[:, None], over.shape))
+
+
+def model_capacity(
+    log_beta: Sequence[Float32[Array, "b h t"]], budget: int, valid: Bool[Array, "b t"] | None = None
+) -> Float32[Array, ""]:
+    """mean_t max(0, (S_t - M L H) / max((t - M) L H, 1)), t from 1, S_t summed over all heads of all layers.
+
+    Args:
+        log_beta: of every layer.   budget: M, mean slots of a KV head.
+
+    Source: Make Each Token Count, arXiv 2605.09649, section 4, as released.
+    """
+    heads = len(log_beta) * log_beta[0].shape[1]
+    t = jnp.arange(1, log_beta[0].shape[-1] + 1, dtype=jnp.float32)
+    alive = sum(retained(layer).sum(1) for layer in log_beta)
+    over = jnp.maximum((alive - budget * heads) / jnp.maximum((t - budget) * heads, 1.0), 0.0)
+    return over.mean() if valid is None else masked_mean(over, valid)
 
 
 def decaying(gate: Gate) -> Hook:

@@ -119,9 +119,13 @@ def test_texts_too_short_for_what_is_hidden_are_refused(talker, kind):
 @pytest.mark.parametrize("method", names())
 def test_every_method_has_a_learner_with_its_settings(method):
     known = find(method)
-    made = known.learner(known.DEFAULTS, 300)
-    assert isinstance(made, Learner) and made.method == method and made.budget == 300
-    assert known.learner(known.DEFAULTS, None).budget == type(made)().budget and known.DATA in kinds()
+    made = known.learner(known.DEFAULTS, None)
+    assert isinstance(made, Learner) and made.method == method and made.budget == type(made)().budget and known.DATA in kinds()
+    if method in ("dms", "kvzap"):
+        with pytest.raises(ValueError, match="leave --budget out"):
+            known.learner(known.DEFAULTS, 300)
+    else:
+        assert known.learner(known.DEFAULTS, 300).budget == 300
     assert all(getattr(made, name) == x for name, x in known.DEFAULTS.items() if name != "recent")
 
 
@@ -167,14 +171,37 @@ def test_duo_attention_learns_its_alphas(cli, talker, prose, evaluated, tmp_path
     assert (found.tables["alpha"] < 1).any()
 
 
+GATES = {
+    "kvzap": ["--set", "hidden=0", "--set", "system=2"],
+    "locret": ["--data", "answers", "--budget", 16, "--set", "hidden=8"],
+    "make_each_token_count": ["--budget", 8, "--set", "hidden=8", "--set", "bias=4.0"],
+    "dms": ["--set", "window=16", "--set", "rate=0.001"],
+}
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", GATES)
+def test_train_makes_gates_that_their_methods_take(cli, talker, prose, evaluated, tmp_path, method):
+    words = ["train", method, *SMALL, *GATES[method], "--model", "toy", "--text", prose, "--out", tmp_path / "gate"]
+    code, out, err = cli(*words, "--json", tmp_path / "t.json")
+    assert code == 0, err
+    found, said = load(tmp_path / "gate", method, talker), json.loads((tmp_path / "t.json").read_text())
+    assert set(said["held_out"]) == {"before", "after"} and found.origin in out
+    spec = f"{method}:artefact={tmp_path / 'gate'}"
+    budget = [] if method in ("kvzap", "dms") else ["--budget", "60"]
+    code, out, err = cli("generate", "--model", "toy", "--policy", spec, *budget, "--prompt", "The fox. " * 8)
+    assert code == 0, err
+
+
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (["snapkv"], "nothing to train for 'snapkv'; known: duo_attention, trim_kv"),
+        (["snapkv"], "nothing to train for 'snapkv'; known: dms, duo_attention, kvzap, locret, make_each_token_count, trim_kv"),
         (["trim_kv", "--data", "dreams"], "no data of kind 'dreams'; known: answers, keys, passkeys, text"),
         (["trim_kv", "--set", "hidden=many"], "--set hidden: expected int"),
         (["trim_kv", "--set", "colour=3"], "'colour=3' is not one KEY=VALUE"),
         (["duo_attention", "--length", 300], "texts of 300 tokens fit a streaming head of 128 + 256"),
+        (["kvzap", "--budget", 100], "kvzap learns scores, not a budget: leave --budget out"),
+        (["dms", "--budget", 100], "--set ratio=N"),
         (["duo_attention", "--budget", 100], "leaves nothing beside 128 sinks"),
         (["trim_kv", "--data", "text", "--length", 64, "--samples", 10_000], "10000 samples of 64 tokens need 640000"),
     ],

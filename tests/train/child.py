@@ -1,6 +1,10 @@
-"""A run of training as a process of its own, to be killed: `python -m tests.train.child FOLDER`."""
+"""Runs of training as a process of its own, to be killed: `python -m tests.train.child FOLDER [NAME ...]`.
+
+Without a name TRIM-KV is trained into FOLDER; those of `tests.train.conftest.GATES` one after another, each into FOLDER/NAME.
+"""
 
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -9,18 +13,21 @@ import models
 from kvjax.train import Examples, train
 from models import llama
 from tests.conftest import toy_config
-from tests.train.conftest import TRIM, texts
+from tests.train.conftest import GATES, TRIM, texts
 
 STEPS, EVERY = 60, 2
+#: Of each of several learners.
+FEW = 12
 
 
-def main(folder: str) -> None:
+def main(folder: str, *names: str) -> None:
     """Train, or go on, and write the weights beside the folder."""
+    runs = [(TRIM, Path(folder), STEPS)] if not names else [(GATES[name], Path(folder) / name, FEW) for name in names]
     lm = models.random(llama.config(toy_config(num_hidden_layers=2)), seed=0)
     source = Examples(texts(12), rows=2, parts=2)
-    trained = train(lm, TRIM, source, steps=STEPS, folder=folder, every=EVERY, resume=True)
-    np.savez(f"{folder}.npz", *map(np.asarray, jax.tree.leaves(trained.weights)))
+    found = [train(lm, learner, source, steps=n, folder=out, every=EVERY, resume=True).weights for learner, out, n in runs]
+    np.savez(f"{folder}.npz", *map(np.asarray, jax.tree.leaves(found)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

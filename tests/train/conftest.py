@@ -1,15 +1,40 @@
 """Small runs of training on the toy model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kvjax.train import Example, Examples
-from kvjax.train.learners import DuoAttention, TrimKV
+from kvjax.train.learners import DMS, DuoAttention, KVzap, Locret, MakeEachTokenCount, TrimKV
 from tests.conftest import ids_of
 
 #: Sizes at which the toy model has something to learn.
 TRIM = TrimKV(budget=8, hidden=16, bias=4.0, rate=2e-2)
 DUO = DuoAttention(sinks=2, recent=6, rate=0.05, weight=0.5)
+KVZAP = KVzap(hidden=8, rate=2e-2, chunk=24, first=(5, 6, 7), further=(8, 9))
+#: Gates of the other methods.
+GATES = {
+    "kvzap": KVZAP,
+    "kvzap, linear": replace(KVZAP, hidden=0),
+    "locret": Locret(budget=8, hidden=16, rate=3e-2),
+    "make_each_token_count": MakeEachTokenCount(budget=8, hidden=16, bias=4.0, rate=5e-2),
+    "dms": DMS(window=6, ratio=4.0, temperature=0.5, rate=3e-3),
+}
+
+
+class Cut(Exception):
+    """What ends a run from outside."""
+
+
+def cut_at(step):
+    """A report that ends a run after a step."""
+
+    def report(line, steps):
+        if line["step"] == step:
+            raise Cut
+
+    return report
 
 
 def texts(count: int, length: int = 40, seed: int = 0) -> tuple[Example, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.child import STEPS
+from tests.train.child import FEW, STEPS
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,12 +25,12 @@ def undisturbed(tmp_path_factory):
     return folder
 
 
-def start(out: Path, folder: Path, *, keep_programs: bool = False) -> subprocess.Popen:
+def start(out: Path, folder: Path, *names: str, keep_programs: bool = False) -> subprocess.Popen:
     """A run in a process group of its own; one that may be killed writes no program, of which half would be left."""
     least = "0" if keep_programs else "1e9"
     cache = {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": least}
     how = dict(cwd=ROOT, env=os.environ | cache, start_new_session=True, text=True)
-    command = [sys.executable, "-m", "tests.train.child", str(out)]
+    command = [sys.executable, "-m", "tests.train.child", str(out), *names]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **how)
 
 
@@ -89,3 +89,23 @@ def test_ten_kills_change_no_bit(undisturbed):
     print(f"steps in the log at each kill: {found}")
     assert len(found) == 10
     check(undisturbed, "ten")
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_run_of_each_gate_changes_no_bit(tmp_path):
+    """Each gate's run is killed once, at a random step; the next process finishes it, and is killed in the next one."""
+    names, draw = ("kvzap", "locret", "make_each_token_count", "dms"), random.Random("gates")
+    whole, out = (tmp_path / name for name in ("whole", "killed"))
+    process = start(whole, tmp_path, *names, keep_programs=True)
+    complaint = process.communicate(timeout=600)[1]
+    assert process.returncode == 0, complaint
+    for name in names:
+        wanted = draw.randrange(1, FEW - 2)
+        assert killed(start(out, tmp_path, *names), lambda: lines(out / name) >= wanted)  # noqa: B023
+        assert wanted <= lines(out / name) < FEW
+    process = start(out, tmp_path, *names)
+    complaint = process.communicate(timeout=600)[1]
+    assert process.returncode == 0, complaint
+    assert (tmp_path / "killed.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+    for name in names:
+        assert (out / name / "log.jsonl").read_bytes() == (whole / name / "log.jsonl").read_bytes()

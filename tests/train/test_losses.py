@@ -4,16 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from kvjax.train import (
     capacity,
     cross_entropy,
+    delayed_penalty,
     forward_kl,
     hidden_error,
     l1,
     masked_mean,
+    model_capacity,
     neighbours,
     of_ratio,
+    rank_correlation,
     rate_deviation,
     rate_hinge,
     ratio_ramp,
@@ -21,7 +25,12 @@ from kvjax.train import (
     score_kl,
     smooth_l1,
     smooth_l1_with_neighbours,
+    squared_error,
 )
+from kvjax.train.delayed import evicted_share
+from kvjax.train.learner import Moment
+from kvjax.train.learners import DMS
+from tests.reference import make_each_token_count
 
 RNG = np.random.default_rng(0)
 DRAWN = {name: jnp.asarray(RNG.normal(size=(3, 5)), jnp.float32) for name in ("x", "y")}
@@ -44,6 +53,9 @@ LOSSES = {
     "rate_deviation": lambda x, y: rate_deviation(jax.nn.sigmoid(x).mean(1), 0.4),
     "l1": lambda x, y: l1({"a": x, "b": [y * x]}),
     "capacity": lambda x, y: capacity(-jnp.exp(x - 3)[None], 2),
+    "squared_error": lambda x, y: squared_error(x, y).sum(),
+    "model_capacity": lambda x, y: model_capacity([-jnp.exp(x - 3)[None], -jnp.exp(y - 3)[None]], 2),
+    "delayed_penalty": lambda x, y: (delayed_penalty(x[None], 1) * jnp.tile(y, (5, 1, 1)).swapaxes(0, 1)[None, :, None]).sum(),
     "capacity, valid": lambda x, y: capacity(-jnp.exp(x - 3)[None], 2, MASK[:1] | (jnp.arange(5) > 2)),
 }
 
@@ -106,6 +118,51 @@ def test_a_masked_mean_reads_nothing_that_is_masked():
     np.testing.assert_allclose(masked_mean(x, mask), 2.0)
     np.testing.assert_array_equal(jax.grad(lambda x: masked_mean(x, mask))(x), [0.5, 0, 0.5])
     assert masked_mean(x, jnp.zeros(3, bool)) == 0
+
+
+def test_the_worked_capacity_of_a_model():
+    """Two layers of one head each, S = 3.65 after three tokens; M = 1."""
+    log_beta = [jnp.log(jnp.array([[row]])) for row in ([0.9, 0.5, 0.99], [0.2, 0.3, 0.4])]
+    np.testing.assert_allclose(model_capacity(log_beta, 1, jnp.array([[False, False, True]])), 0.4125, rtol=1e-6)
+    drawn = -RNG.exponential(size=(3, 2, 9))
+    want = make_each_token_count.hinge(drawn.reshape(6, 9), 2).mean()
+    np.testing.assert_allclose(model_capacity(list(jnp.asarray(drawn, jnp.float32)[:, None]), 2), want, rtol=1e-5)
+
+
+def test_the_worked_delay():
+    """Flags of tokens 0 to 5: 0 1 0 1 0 0, window 2: query 4 sees 1, 2, 3, 4 in full, query 2 sees 0, 1, 2."""
+    bias = delayed_penalty(jnp.where(jnp.array([0, 1, 0, 1, 0, 0]) == 1, 2.0, -200.0)[None, None], 2)[0, 0, 0]
+    np.testing.assert_array_equal(np.flatnonzero(bias[4, :5] == 0), [1, 2, 3, 4])
+    np.testing.assert_array_equal(np.flatnonzero(bias[2, :3] == 0), [0, 1, 2])
+    np.testing.assert_allclose([bias[4, 0], bias[5, 2]], [-2.126928] * 2, atol=5e-7)
+    for logit, want in ((-5.0, -0.006715), (0.0, -0.693147), (2.0, -2.126928)):
+        np.testing.assert_allclose(delayed_penalty(jnp.full((1, 1, 3), logit), 1)[0, 0, 0, 2, 0], want, atol=5e-7)
+
+
+def test_the_worked_ramp():
+    """CR is 1, 2, 8, 16 at steps 0, 34, 238, 510 of 544; a share of 0.8 where 0.875 is wanted costs 0.075."""
+    at = lambda step: DMS().target(Moment(step=jnp.int32(step), key=jax.random.key(0), steps=544))  # noqa: E731
+    np.testing.assert_allclose([at(s) for s in (0, 34, 238, 510, 543)], [0, 0.5, 0.875, 0.9375, 0.9375], atol=1e-6)
+    np.testing.assert_allclose(rate_hinge(jnp.array([0.8]), at(238)), 0.075, rtol=1e-5)
+
+
+def test_a_share_is_counted_hard_and_learned_softly():
+    logits, valid = jnp.asarray(RNG.normal(size=(2, 3, 2, 5)), jnp.float32), jnp.arange(5) < jnp.array([[5], [3]])
+    want = [(np.asarray(logits[row, :, :, : (5, 3)[row]]) > 0).mean() for row in range(2)]
+    np.testing.assert_allclose(evicted_share(logits, valid), want, rtol=1e-6)
+    slope = jax.grad(lambda z: evicted_share(z, valid).sum())(logits)
+    p = jax.nn.sigmoid(logits)
+    np.testing.assert_allclose(slope[0], p[0] * (1 - p[0]) / 30, rtol=1e-5)
+    np.testing.assert_array_equal(slope[1, :, :, 3:], 0)
+
+
+def test_ranks_are_spearmans():
+    x, y = RNG.normal(size=(2, 3, 9)).astype(np.float32)
+    mask = jnp.broadcast_to(jnp.arange(9) < 7, (3, 9))
+    want = [scipy.stats.spearmanr(a[:7], b[:7]).statistic for a, b in zip(x, y, strict=True)]
+    np.testing.assert_allclose(rank_correlation(jnp.asarray(x), jnp.asarray(y), mask), want, atol=1e-6)
+    np.testing.assert_allclose(rank_correlation(jnp.asarray(x), jnp.asarray(-x), mask), -1, atol=1e-6)
+    np.testing.assert_array_equal(rank_correlation(jnp.asarray(x), jnp.asarray(y), jnp.zeros((3, 9), bool)), 0)
 
 
 def test_padding_costs_no_capacity():

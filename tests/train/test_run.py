@@ -12,7 +12,7 @@ from kvjax.train.learner import Learner, Moment
 from kvjax.train.learners import TrimKV
 from kvjax.train.step import begin, take_step
 from tests.conftest import ids_of
-from tests.train.conftest import DUO, TRIM, same, texts
+from tests.train.conftest import DUO, TRIM, Cut, cut_at, same, texts
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,6 @@ def whole(lm, source, tmp_path_factory):
 
 
 NOW = Moment(step=jnp.int32(0), key=jax.random.key(0), steps=10)
-
-
-class Cut(Exception):
-    """What ends a run from outside."""
-
-
-def cut_at(step):
-    def report(line, steps):
-        if line["step"] == step:
-            raise Cut
-
-    return report
 
 
 @pytest.mark.parametrize("cuts", [[0], [2], [3], [5], [1, 4], [3, 3, 6]])

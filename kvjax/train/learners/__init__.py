@@ -1,8 +1,12 @@
 """What of each method is trained, one method a file: implementations of `kvjax.train.Learner`."""
 
+from kvjax.train.learners.dms import DMS
 from kvjax.train.learners.duo_attention import DuoAttention
+from kvjax.train.learners.kvzap import KVzap
+from kvjax.train.learners.locret import Locret
+from kvjax.train.learners.make_each_token_count import MakeEachTokenCount
 from kvjax.train.learners.trim_kv import TrimKV
 
 __all__ = [
-    "DuoAttention", "TrimKV",
+    "DMS", "DuoAttention", "KVzap", "Locret", "MakeEachTokenCount", "TrimKV",
 ]  # fmt: skip

@@ -15,8 +15,9 @@ from kvjax.gates.retention import RetentionGate
 from kvjax.train.batch import Batch
 from kvjax.train.frozen import Frozen
 from kvjax.train.learner import Graded, Learner, Moment
-from kvjax.train.losses import cross_entropy, forward_kl, masked_mean
+from kvjax.train.losses import masked_mean
 from kvjax.train.schedules import cosine
+from kvjax.train.taught import taught
 from kvjax.train.trim_kv import capacity, decaying, retained
 
 
@@ -53,11 +54,7 @@ class TrimKV(Learner):
         del moment
         x, _ = frozen.forward(batch.tokens)
         y, log_beta = frozen.forward(batch.tokens, hook=decaying(self.gate(frozen.decoder)), gates=weights)
-
-        def two(logits: Array, x: Array, target: Array) -> tuple[Array, Array]:
-            return forward_kl(frozen.unembed(x), logits), cross_entropy(logits, target)
-
-        kl, ce = (masked_mean(found, batch.predicted) for found in frozen.by_blocks(two, y, x, batch.next_tokens))
+        kl, ce = taught(frozen, batch, x, y)
         price = jnp.stack([capacity(layer, self.budget, batch.valid) for layer in log_beta]).mean()
         loss = (kl + ce) / 2 + self.weight * price
         kept = jnp.stack([alive_share(layer, batch) for layer in log_beta]).mean()
