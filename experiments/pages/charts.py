@@ -8,6 +8,15 @@ from experiments.pages import Json
 
 #: Okabe and Ito's colours, then greys, in the order of a chart's kinds.
 COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#B8860B", "#6A51A3", "#777777")
+_TEXT = "currentColor"
+#: What a point says: fields of its row, in words.
+TIPS = [
+    {"field": field, "title": title, "type": "nominal"}
+    for field, title in (
+        ("name", "method"), ("kind", "kind"), ("task", "task"), ("says", "score"), ("difference", "− full cache"),
+        ("mb", "device MB"), ("share", "of full"), ("ms", "ms/token"),
+    )
+]  # fmt: skip
 
 
 @cache
@@ -28,7 +37,7 @@ def front(cost: str, title: str, *, kinds: list[str], score: str, percent: bool)
     """Score against a cost: a point a row with its interval, and a line over the rows that none beats in both.
 
     Rows are objects of the data set "rows" with `name`, `kind`, `score`, `low`, `high`, `worth` (a score that is better when
-    higher), the field `cost`, and `tip`, an object of what a point says when it is pointed at.
+    higher), the field `cost`, `href`, where a click leads, and what a point says when it is pointed at (`TIPS`).
 
     Args:
         cost: the field on the horizontal axis, drawn on a log scale.   title: of that axis.
@@ -51,11 +60,22 @@ def front(cost: str, title: str, *, kinds: list[str], score: str, percent: bool)
             {"mark": {"type": "rule", "opacity": 0.25}, "encoding": {
                 "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}},
             {"mark": {"type": "point", "filled": True, "size": 55, "opacity": 0.85}, "encoding": {
-                "color": colour, "tooltip": {"field": "tip"}, "href": {"field": "href"}}},
+                "color": colour, "tooltip": TIPS, "href": {"field": "href"}}},
             *_line(cost),
         ],
-        "config": {"view": {"stroke": None}, "axis": {"gridOpacity": 0.4}, "background": None, "font": "system-ui, sans-serif"},
+        "config": _CONFIG,
     }  # fmt: skip
+
+
+#: Colours are those of the text around a chart, light or dark.
+_CONFIG = {
+    "background": None,
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {"labelColor": _TEXT, "titleColor": _TEXT, "domainColor": _TEXT, "tickColor": _TEXT, "gridColor": _TEXT,
+             "gridOpacity": 0.12, "titleFontWeight": "normal"},
+    "line": {"color": _TEXT}, "point": {"color": _TEXT}, "text": {"color": _TEXT},
+}  # fmt: skip
 
 
 def _line(cost: str) -> list[Json]:
