@@ -14,7 +14,6 @@ with install_import_hook(["kvjax", "models"], "beartype.beartype"):
     import kvjax
     import models
 
-import gc  # noqa: E402
 import logging  # noqa: E402
 import re  # noqa: E402
 from contextlib import contextmanager  # noqa: E402

@@ -1,19 +1,24 @@
 """Comparisons and benchmarks as tables of the page."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.pages.table import Cell, Head
+from experiments.report.charts import key, table_key
 from experiments.report.comparison import Comparison, Entry
-from experiments.report.page import Block, Cell, Line, Shown
+from experiments.report.page import Block, Line, Shown
 from experiments.report.tables import MB
+from experiments.report.words import difference, estimate, milliseconds
 from experiments.stats import Estimate
 
 INTERVALS = (
-    "Brackets: 95% percentile bootstrap over prompts, 2,000 resamples, seed 0; equal scores have no width there, for which the "
-    "curves and table.md have Wilson's interval. Difference: prompt by prompt over the prompts both measured (n), "
+    "95% intervals, as in table.md: Wilson's of scores, Newcombe's of their paired differences, Student's t of nats. "
+    "Difference: prompt by prompt over the prompts both measured (n), "
 )
-TIMES = "ms: medians; a token's is a cell's part of the batch it was decoded in. MB: 10^6 bytes allocated for the prompt."
+TIMES = (
+    "ms: medians; (1/16): a sixteenth of a step that decoded 16 cells at once, which is less than a cell takes alone. "
+    "MB: 10^6 bytes allocated for the prompt."
+)
 #: Figures of `experiments.answer_cost`, as heads of columns.
 COSTS = {
     "kv_footprint": "KV footprint",
@@ -33,14 +38,13 @@ COST_NOTE = (
 def comparison(found: Comparison, pictures: Sequence[Shown]) -> Block:
     """A task's table: bytes, score, difference to the baseline, times."""
     unit = "score %" if found.kind == "share" else "nats/token"
-    heads = ["policy", "budget", "kept", "device MB", "host MB", unit, "n"]
-    heads += [f"− {found.baseline}", "n paired", "compress ms", "ms/token"]
     costs = [name for name in COSTS if any(name in entry.costs for entry in found.entries)]
-    heads += [COSTS[name] for name in costs]
+    names = ["policy", "budget", unit, "n", f"− {found.baseline}", "n paired"]
+    names += ["kept", "device MB", "host MB", "compress ms", "ms/token", *(COSTS[name] for name in costs)]
     better = "above 0 is better" if found.kind == "share" else "below 0 is better"
     note = f"{INTERVALS}this policy minus {found.baseline} at the same budget or its only one; {better}. {TIMES}"
     lines = [_line(entry, found, costs) for entry in found.entries]
-    return Block(found.task, heads, lines, f"{note} {COST_NOTE}" if costs else note, pictures)
+    return Block(found.task, _heads(names), lines, f"{note} {COST_NOTE}" if costs else note, pictures, table_key(found))
 
 
 def ratios(name: str, bench: Mapping[str, Any], pictures: Sequence[Shown]) -> Block:
@@ -49,33 +53,32 @@ def ratios(name: str, bench: Mapping[str, Any], pictures: Sequence[Shown]) -> Bl
     listed = lambda versions: ", ".join(f"{package} {version}" for package, version in versions.items())  # noqa: E731
     note = f"{bench['shape']}, {bench['dtype']}; {bench['machine']}, commit {bench['commit']}; {listed(bench['versions'])}"
     note += f"; peers: {listed(bench['peers'])}" if "peers" in bench else ""
-    return Block(f"{bench['bench']} ({name})", ["ratio", "value"], rows, note, pictures)
+    return Block(f"{bench['bench']} ({name})", _heads(["ratio", "value"]), rows, note, pictures)
 
 
 def _line(entry: Entry, found: Comparison, costs: Sequence[str]) -> Line:
-    scale, digits = (100.0, 1) if found.kind == "share" else (1.0, 3)
     budget = Cell("-") if entry.policy == "full" else Cell(f"{entry.budget}", entry.budget)
     marked = entry.policy == found.baseline
-    difference = [Cell("baseline" if marked else "-"), Cell("-")]
+    compared = [Cell("baseline" if marked else "-"), Cell("-")]
     if entry.difference is not None:
-        difference = [_estimate(entry.difference, scale, f"+.{digits}f"), _count(entry.difference)]
+        compared = [Cell(difference(entry.difference, found.kind), entry.difference.mean), _count(entry.difference)]
     cells = [
-        Cell(entry.policy), budget, Cell(f"{100 * entry.share:.1f}%", entry.share), _bytes(entry.allocated), _bytes(entry.host),
-        _estimate(entry.score, scale, f".{digits}f"), _count(entry.score), *difference, _ms(entry.compress), _ms(entry.token),
+        Cell(entry.policy), budget, Cell(estimate(entry.score, found.kind), entry.score.mean), _count(entry.score), *compared,
+        Cell(f"{100 * entry.share:.1f}%", entry.share), _bytes(entry.allocated), _bytes(entry.host),
+        Cell(milliseconds(entry.compress), entry.compress), Cell(milliseconds(entry.token, entry.batch), entry.token),
         *(_cost(name, entry.costs.get(name)) for name in costs),
     ]  # fmt: skip
-    return Line(cells, marked)
+    return Line(cells, marked, entry.policy, budget.text, key(found, entry))
 
 
 def _cost(name: str, value: float | None) -> Cell:
     if value is None or name.startswith("seconds"):
-        return _ms(value)
+        return Cell(milliseconds(value), value)
     return Cell(f"{value:.3f}" if name.startswith("kv") else f"{value:.4g}", value)
 
 
-def _estimate(e: Estimate, scale: float, form: str) -> Cell:
-    mean, low, high = (format(scale * x, form) for x in (e.mean, e.low, e.high))
-    return Cell(mean if math.isnan(e.high) else f"{mean} [{low}, {high}]", e.mean)
+def _heads(names: Sequence[str]) -> list[Head]:
+    return [Head(name, first="ascending") for name in names]
 
 
 def _count(e: Estimate) -> Cell:
@@ -84,10 +87,6 @@ def _count(e: Estimate) -> Cell:
 
 def _bytes(count: float) -> Cell:
     return Cell(f"{count / MB:.2f}", count)
-
-
-def _ms(seconds: float | None) -> Cell:
-    return Cell("-") if seconds is None else Cell(f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:.0f}", seconds)
 
 
 def _number(value: Any) -> Cell:

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs no network: pictures inside it, numbers in tables, commands and versions below."""
+"""The report as one HTML page that needs no network: pictures inside it, tables that sort and filter, commands and versions."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -6,26 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
-from experiments.report.page_template import FIGURES, TEMPLATE
+from experiments.pages import environment
+from experiments.pages.charts import Charts
+from experiments.pages.table import Cell, Head
 from experiments.rows import Row
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What a table shows, and the number it is sorted by (None: by its text)."""
-
-    text: str
-    value: float | None = None
-
-
-@dataclass(frozen=True)
 class Line:
-    """A row of a table; `marked` sets it off."""
+    """A row of a table; `marked` sets it off; method and budget are what it is filtered by, `key` is its point in a chart."""
 
     cells: Sequence[Cell]
     marked: bool = False
+    method: str = ""
+    budget: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,10 +37,11 @@ class Block:
     """A table with its title, the note below it and its pictures."""
 
     title: str
-    heads: Sequence[str]
+    heads: Sequence[Head]
     rows: Sequence[Line]
     note: str = ""
     pictures: Sequence[Shown] = ()
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,23 +62,32 @@ def shown(picture: Any) -> Shown:
 
 
 def render(
-    title: str, sections: Sequence[Section], *, command: str, commands: Mapping[str, Sequence[str]], rows: Sequence[Row]
-) -> str:
+    title: str, sections: Sequence[Section], *,
+    command: str, commands: Mapping[str, Sequence[str]], rows: Sequence[Row], charts: Charts | None = None,
+) -> str:  # fmt: skip
     """The page.
 
     Args:
         title: of the page.   sections: what it shows, in order; empty ones are left out.
         command: the one that wrote it.   commands: by file, those that measure its rows again.
-        rows: where versions, commits, machines and texts are taken from.
+        rows: where versions, commits, machines and texts are taken from.   charts: those of the tables with a key, or None.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(FIGURES + TEMPLATE).render(
+    return environment().get_template("report.html").render(
         title=title,
         sections=[section for section in sections if section.pictures or section.tables],
+        budgets=_budgets(sections),
+        charts=charts,
         command=command,
         commands=[(name, lines) for name, lines in commands.items() if lines],
         origins=origins(rows),
     )
+
+
+def _budgets(sections: Sequence[Section]) -> list[str]:
+    """The budgets of all lines, from large to small; slots after shares."""
+    lines = [line for section in sections for table in section.tables for line in table.rows]
+    found = {line.budget for line in lines if line.method and line.budget != "-"}
+    return sorted(found, key=lambda text: ("." not in text, -float(text)))
 
 
 def origins(rows: Sequence[Row]) -> list[dict[str, str]]:
