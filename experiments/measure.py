@@ -93,7 +93,7 @@ def _describe(example: Example, cell: Named) -> dict[str, Any]:
         "length": example.length,
         "prompt": example.index,
         "policy": cell.name,
-        "policy_repr": repr(cell.policy),
+        "policy_repr": cell.policy.in_full(),
         "budget": cell.budget,
         **example.meta,
     }

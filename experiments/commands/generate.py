@@ -50,7 +50,7 @@ def generate(
     key = jax.random.key(seed)
     steps = kvjax.stream(lm, cache, named.policy, max_new_tokens=max_new_tokens, sampler=sampler, key=key)
     tokens, seconds = _print_stream(lm, steps)
-    facts = _facts(lm, cache, ids, tokens, seconds) | {"prefill_seconds": prefill_seconds, "policy": repr(named.policy)}
+    facts = _facts(lm, cache, ids, tokens, seconds) | {"prefill_seconds": prefill_seconds, "policy": named.policy.in_full()}
     _print_facts(facts)
     write_json(json_file, facts)
 

@@ -34,7 +34,7 @@ def show(
     facts = {
         "model": f"{lm.name} ({dtype})",
         "policy": named.name,
-        "policy_repr": repr(named.policy),
+        "policy_repr": named.policy.in_full(),
         "budget": named.budget,
         "prompt_tokens": len(ids),
         "kept_share": float(mask.mean()),
