@@ -58,7 +58,7 @@ for budget in (1.0, 0.5, 0.2):
     policy = kvjax.methods.snapkv(budget=budget)
     cache = caches[budget] = kvjax.compress(pre, policy)
     out = kvjax.decode(lm, cache, policy, max_new_tokens=32, reserve=1.0)
-    print(f"--- {budget:.0%} kept, {cache.nbytes:,} bytes allocated\n{lm.decode(out.tokens[0])}\n")
+    print(f"--- {budget:.0%} kept, {cache.nbytes:,} bytes allocated\n{out.text[0]}\n")
 
 # %%
 fig, ax = plt.subplots(figsize=(7, 3))
