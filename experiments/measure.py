@@ -10,6 +10,7 @@ import jax
 
 import kvjax
 from experiments import traces
+from experiments.full_cache import full_nbytes
 from experiments.policies import Named
 from experiments.prefills import Afresh
 from experiments.tasks.example import Example
@@ -74,7 +75,6 @@ def _bytes(lm: Any, pre: Any, cache: Any) -> dict[str, Any]:
     """What the compressed prompt occupies and what the whole one would, before room for new tokens is added."""
     decoder, length = lm.decoder, pre.lengths[0]
     heads = decoder.layers * decoder.heads
-    full = 2 * heads * length * decoder.head_dim * pre.rows[0].k[0].dtype.itemsize
     kept = int(cache.lengths.sum())
     return {
         "prompt_tokens": length,
@@ -82,7 +82,7 @@ def _bytes(lm: Any, pre: Any, cache: Any) -> dict[str, Any]:
         "kept_share": kept / (heads * length),
         "allocated_bytes": cache.nbytes,
         "host_bytes": cache.host_nbytes,
-        "full_bytes": full,
+        "full_bytes": full_nbytes(lm, length),
     }
 
 

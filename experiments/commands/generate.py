@@ -11,8 +11,8 @@ import typer
 import kvjax
 from experiments.console import Dtype, JsonFile, ModelName, Seed, err, out, write_json
 from experiments.files import read
+from experiments.full_cache import MB, full_nbytes
 from experiments.policies import policy_of
-from experiments.report import MB
 from models.numbers import MOST
 
 PolicySpec = Annotated[str, typer.Option("--policy", help="NAME[:key=value,...], such as snapkv:window=32.")]
@@ -128,7 +128,7 @@ def _facts(lm: Any, cache: Any, ids: list[int], tokens: list[int], seconds: list
         "text": lm.decode([token for token in tokens if token not in lm.stop_ids]),
         "tokens": tokens,
         "prompt_tokens": len(ids),
-        "full_bytes": 2 * heads * len(ids) * decoder.head_dim * lm.params["embed"]["weight"].dtype.itemsize,
+        "full_bytes": full_nbytes(lm, len(ids)),
         "allocated_bytes": cache.nbytes,
         "host_bytes": cache.host_nbytes,
         "kept_share": int(cache.lengths.sum()) / (heads * len(ids)),
@@ -140,7 +140,7 @@ def _facts(lm: Any, cache: Any, ids: list[int], tokens: list[int], seconds: list
 def _print_facts(facts: dict[str, Any]) -> None:
     host = f" + {facts['host_bytes'] / MB:.2f} MB on the host" if facts["host_bytes"] else ""
     err.print(
-        f"prompt {facts['prompt_tokens']} tokens; cache full {facts['full_bytes'] / MB:.2f} MB, "
+        f"prompt {facts['prompt_tokens']} tokens; full cache {facts['full_bytes'] / MB:.2f} MB, "
         f"allocated {facts['allocated_bytes'] / MB:.2f} MB{host} ({100 * facts['kept_share']:.1f}% of slots kept); "
         f"{len(facts['tokens'])} tokens at {facts['ms_per_token']:.1f} ms/token (median)",
         soft_wrap=True,

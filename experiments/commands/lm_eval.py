@@ -10,10 +10,10 @@ import typer
 
 from experiments.commands.generate import BudgetText, PolicySpec
 from experiments.console import Dtype, JsonFile, ModelName, err, out, write_json
+from experiments.full_cache import MB
 from experiments.lm_eval_table import markdown
 from experiments.policies import policy_of
 from experiments.provenance import commit, machine, versions
-from experiments.report import MB
 
 
 def lm_eval(

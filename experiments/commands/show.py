@@ -9,6 +9,7 @@ import kvjax
 from experiments.commands.generate import BudgetText, Chat, PolicySpec, PromptFile, load_and_encode, prompt_text
 from experiments.console import Dtype, JsonFile, ModelName, err, out, write_json
 from experiments.files import write_atomically
+from experiments.full_cache import full_nbytes
 from experiments.page import kept_mask, render
 from experiments.policies import policy_of
 
@@ -39,7 +40,7 @@ def show(
         "prompt_tokens": len(ids),
         "kept_share": float(mask.mean()),
         "allocated_bytes": cache.nbytes + cache.host_nbytes,
-        "full_bytes": 2 * mask.size * lm.decoder.head_dim * lm.params["embed"]["weight"].dtype.itemsize,
+        "full_bytes": full_nbytes(lm, len(ids)),
     }
     write_atomically(page, render([lm.decode([token]) for token in ids], mask, facts).encode())
     out.print(f"wrote {page}", markup=False)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.full_cache import MB
 from experiments.report.comparison import Comparison, Entry
 from experiments.report.page import Block, Cell, Line, Shown
-from experiments.report.tables import MB
 from experiments.stats import Estimate
 
 INTERVALS = (

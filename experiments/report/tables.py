@@ -11,8 +11,6 @@ from typing import Any
 from experiments.rows import Row, key
 from experiments.stats import Estimate, average, share
 
-MB = 1e6
-
 
 @dataclass(frozen=True)
 class Score:
@@ -30,7 +28,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Line:
-    """One policy at one budget: the share of slots kept, bytes on the device, in host memory, and of the full cache."""
+    """One policy at one budget: the share of slots kept, bytes on the device, in host memory, of the full cache (`full_cache`)."""
 
     policy: str
     budget: int | float
