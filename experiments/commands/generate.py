@@ -9,7 +9,7 @@ import jax
 import typer
 
 import kvjax
-from experiments.console import Dtype, JsonFile, ModelName, Seed, err, out, write_json
+from experiments.console import Dtype, JsonFile, ModelName, Seed, err, out, working, write_json
 from experiments.files import read
 from experiments.full_cache import MB, full_nbytes
 from experiments.policies import policy_of
@@ -41,7 +41,7 @@ def generate(
     text = prompt_text(prompt, prompt_file)
     sampler = kvjax.Greedy() if temperature == 0 else kvjax.Sample(temperature, top_k, top_p)
     lm, ids = load_and_encode(model, dtype, text, chat=chat)
-    with err.status(f"reading {len(ids)} tokens"):
+    with working(f"reading {len(ids)} tokens"):
         began = time.perf_counter()
         pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids, needs=named.policy), named.policy)
         jax.block_until_ready(pre)
@@ -49,7 +49,7 @@ def generate(
         cache = kvjax.compress(pre, named.policy)
     key = jax.random.key(seed)
     steps = kvjax.stream(lm, cache, named.policy, max_new_tokens=max_new_tokens, sampler=sampler, key=key)
-    tokens, seconds = _print_stream(lm, steps)
+    tokens, seconds = _print_stream(lm, _announced(steps))
     facts = _facts(lm, cache, ids, tokens, seconds) | {"prefill_seconds": prefill_seconds, "policy": named.policy.in_full()}
     _print_facts(facts)
     write_json(json_file, facts)
@@ -97,6 +97,14 @@ def text_pieces(lm: Any, tokens: Iterable[int]) -> Iterator[str]:
     rest = lm.decode(tail)[len(shown) :]
     if rest:
         yield rest
+
+
+def _announced(steps: Iterator[Any]) -> Iterator[Any]:
+    """The same steps; while the first is waited for, stderr says so."""
+    with working("first token"):
+        first = next(steps)
+    yield first
+    yield from steps
 
 
 def _print_stream(lm: Any, steps: Iterable[Any]) -> tuple[list[int], list[float]]:

@@ -7,7 +7,7 @@ import typer
 
 import kvjax
 from experiments.commands.generate import BudgetText, Chat, PolicySpec, PromptFile, load_and_encode, prompt_text
-from experiments.console import Dtype, JsonFile, ModelName, err, out, write_json
+from experiments.console import Dtype, JsonFile, ModelName, out, working, write_json
 from experiments.files import write_atomically
 from experiments.full_cache import full_nbytes
 from experiments.page import kept_mask, render
@@ -28,7 +28,7 @@ def show(
     """Compress a prompt and write a self-contained page of what each layer and head kept."""
     named = policy_of(policy, budget)
     lm, ids = load_and_encode(model, dtype, prompt_text(prompt, prompt_file), chat=chat)
-    with err.status(f"reading {len(ids)} tokens"):
+    with working(f"reading {len(ids)} tokens"):
         pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids, needs=named.policy), named.policy)
         cache = kvjax.compress(pre, named.policy)
         mask = kept_mask(cache, len(ids))
