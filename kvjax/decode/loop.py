@@ -106,7 +106,7 @@ def decode(
     fixed, stops = Spec.of(lm.decoder, policy, padded_slots), _stops(lm, stop)
     run = partial(_loop, fixed, lm.params, width=power_of_two(new), keep_logits=return_logits)
     # no step at all: whatever has to be compiled is, and the cache comes back as it was
-    ready = run(owned, read, sampler, key, stops, np.int32(0)).cache
+    ready = run(owned, read, sampler, key, stops, np.int32(0)).cache.adopted(owned)
     began = time.perf_counter()
     end = run(ready, read, sampler, key, stops, np.int32(new))
     steps, cache = int(end.i), end.cache.adopted(roomy).joined(read)

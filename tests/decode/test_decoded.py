@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import kvjax
+from kvjax.encode import Stored
+from kvjax.placement import ByCallback, OnDevice, OnHost
 from tests.conftest import compilations, ids_of, policy_of
 from tests.experiments.conftest import byte_tokenizer
 
@@ -59,14 +61,15 @@ def test_one_line(out):
     assert repr(kvjax.Extended(cache=out.cache, logits=out.cache.logits[:, None])).endswith("logits float32[2, 1, 128])")
 
 
-def test_the_time_is_of_a_loop_that_was_compiled_before(lm, monkeypatch):
+@pytest.mark.parametrize("where", [OnDevice(), OnHost(), ByCallback()], ids=lambda where: type(where).__name__)
+def test_the_time_is_of_a_loop_that_was_compiled_before(lm, monkeypatch, where):
     """The clock is read for the first time when every program is there."""
     read = []
-    policy = policy_of("snapkv", 11)
+    policy = policy_of("snapkv", 11).replace(encode=Stored(placement=where))
     cache = kvjax.compress(kvjax.prefill(lm, ids_of(33), needs=policy), policy)
     with compilations() as seen:
         clock = loop.time.perf_counter
         monkeypatch.setattr(loop.time, "perf_counter", lambda: (read.append(len(seen)), clock())[1])
         kvjax.decode(lm, cache, policy, max_new_tokens=3, stop=())
     compiled = [i for i, name in enumerate(seen) if "_loop" in name]
-    assert compiled and compiled[-1] < min(read)
+    assert compiled and compiled[-1] < min(read), (seen, read)
