@@ -45,7 +45,7 @@ lm = models.load("smollm2-135m")
 question = topics["with"][:1200] + "\n\nIn one sentence: what is the with statement used for?"
 ids = lm.encode([{"role": "user", "content": question}])
 pre = kvjax.prefill(lm, ids)  # read once; nothing changes it
-print(f"{len(ids)} tokens read, by {lm.decoder.layers} layers of {lm.decoder.heads} KV heads")
+print(lm, pre, sep="\n")
 
 # %% [markdown]
 # Now answer from the whole cache, from half of it and from a fifth. `budget` is the share of the prompt that is kept (an
@@ -58,7 +58,7 @@ for budget in (1.0, 0.5, 0.2):
     policy = kvjax.methods.snapkv(budget=budget)
     cache = caches[budget] = kvjax.compress(pre, policy)
     out = kvjax.decode(lm, cache, policy, max_new_tokens=32, reserve=1.0)
-    print(f"--- {budget:.0%} kept, {cache.nbytes:,} bytes allocated\n{lm.decode(out.tokens[0])}\n")
+    print(f"--- {budget:.0%} kept: {cache}\n{out.text[0]}\n")
 
 # %%
 fig, ax = plt.subplots(figsize=(7, 3))

@@ -1,15 +1,27 @@
 """What the commands share at the terminal: consoles, a progress bar, one-line complaints, machine-readable output."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
+from experiments.compiling import heard
 from experiments.files import write_atomically
 from models.numbers import one_line
 
@@ -31,18 +43,46 @@ def complain(message: str, code: int) -> int:
     return code
 
 
-def progress() -> Progress:
-    """A progress bar on stderr with the count, the time spent and the time left."""
-    return Progress(
+class Activity(ProgressColumn):
+    """Says `compiling` while a program compiles, in which time no bar moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compiling = False
+
+    def tell(self, compiling: bool) -> None:
+        """What `experiments.compiling.heard` calls."""
+        self.compiling = compiling
+
+    def render(self, task: Task) -> Text:
+        """The same for every bar."""
+        return Text("compiling" if self.compiling and not task.finished else "")
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """A progress bar on stderr with the count, the time spent, the time left, and whether a program compiles."""
+    activity = Activity()
+    bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
+        activity,
         console=err,
         speed_estimate_period=3600,  # rows come in batches: the rate of the last half minute would say nothing
     )
+    with bar, heard(activity.tell):
+        yield bar
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A line on stderr with what is done, and that it is compiling while it is."""
+    with err.status(what) as status, heard(lambda compiling: status.update(f"{what}: compiling" if compiling else what)):
+        yield
 
 
 def stages(bar: Progress) -> Callable[[str, int, int], None]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.batch_size import full_nbytes
+from experiments.batch_size import row_nbytes
 from experiments.measure import batches
 from experiments.rows import Found, RowFile
 from experiments.sweep import Plan, make
@@ -20,7 +20,7 @@ class Cost:
     """Attributes:
     prompts, rows, found: prompts to prefill, rows to measure, rows in the file already.
     prefill_tokens, steps, row_steps: tokens prefilled; decode steps of a batch; the same times the rows of the batch.
-    largest_bytes: full caches of the largest batch. seconds: estimate without compilation.
+    largest_bytes: full caches of the largest batch, tokens to come included. seconds: estimate without compilation.
     """
 
     prompts: int = 0
@@ -64,7 +64,7 @@ def _prompt(lm: Any, cost: Cost, example: Any, groups: list[int]) -> Cost:
         prefill_tokens=cost.prefill_tokens + len(example.compressed),
         steps=cost.steps + len(groups) * max(1, example.new_tokens),
         row_steps=cost.row_steps + sum(groups) * max(1, example.new_tokens),
-        largest_bytes=max(cost.largest_bytes, max(groups) * full_nbytes(lm, example)),
+        largest_bytes=max(cost.largest_bytes, max(groups) * row_nbytes(lm, example)),
     )
 
 

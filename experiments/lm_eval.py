@@ -17,6 +17,7 @@ from lm_eval.utils import get_rolling_token_windows
 from tqdm import tqdm
 
 import kvjax
+from experiments.full_cache import full_nbytes
 from experiments.tasks.chat import continuation
 from experiments.tasks.example import block
 from kvjax.types import size_class
@@ -139,11 +140,9 @@ class CompressedLM(TemplateLM):
         return cache, last, reserve
 
     def _account(self, cache: Any, length: int) -> None:
-        d = self.lm.decoder
-        itemsize = self.lm.params["embed"]["weight"].dtype.itemsize
         self.nbytes["used"].append(cache.used_nbytes + cache.host_nbytes)
         self.nbytes["allocated"].append(cache.nbytes + cache.host_nbytes)
-        self.nbytes["full"].append(2 * d.layers * d.heads * d.head_dim * length * itemsize)
+        self.nbytes["full"].append(full_nbytes(self.lm, length))
 
     def _score(self, context: Ids, answers: Sequence[Ids]) -> Iterator[tuple[float, bool]]:
         """Every continuation of one context, as rows of batches."""

@@ -11,6 +11,7 @@ import jax
 import kvjax
 from experiments import traces
 from experiments.answer_cost import of_row
+from experiments.full_cache import full_nbytes
 from experiments.policies import Named
 from experiments.prefills import Afresh
 from experiments.tasks.example import Example
@@ -82,7 +83,6 @@ def _bytes(lm: Any, pre: Any, cache: Any) -> dict[str, Any]:
     """What the compressed prompt occupies and what the whole one would, before room for new tokens is added."""
     decoder, length = lm.decoder, pre.lengths[0]
     heads = decoder.layers * decoder.heads
-    full = 2 * heads * length * decoder.head_dim * pre.rows[0].k[0].dtype.itemsize
     kept = int(cache.lengths.sum())
     return {
         "prompt_tokens": length,
@@ -90,7 +90,7 @@ def _bytes(lm: Any, pre: Any, cache: Any) -> dict[str, Any]:
         "kept_share": kept / (heads * length),
         "allocated_bytes": cache.nbytes,
         "host_bytes": cache.host_nbytes,
-        "full_bytes": full,
+        "full_bytes": full_nbytes(lm, length),
     }
 
 
@@ -101,7 +101,7 @@ def _describe(example: Example, cell: Named) -> dict[str, Any]:
         "length": example.length,
         "prompt": example.index,
         "policy": cell.name,
-        "policy_repr": repr(cell.policy),
+        "policy_repr": cell.policy.in_full(),
         "budget": cell.budget,
         **example.meta,
     }

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.full_cache import MB
 from experiments.page_template import TEMPLATE
-from experiments.report import MB
 
 
 def kept_mask(cache: Any, tokens: int) -> np.ndarray:

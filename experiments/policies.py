@@ -102,7 +102,10 @@ def _share(text: str) -> float:
 
 def _asked(name: str, budget: Budget | None) -> Budget:
     if budget is None:
-        raise ValueError(f"policy {name!r} needs a --budget: slots per KV head (256) or the share of the prompt kept (0.5)")
+        raise ValueError(
+            f"policy {name!r} needs a --budget: slots per KV head (256) or the share of the prompt kept (0.5), for example "
+            f"--policy {name} --budget 0.25"
+        )
     return budget
 
 

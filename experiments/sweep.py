@@ -56,7 +56,7 @@ class Plan:
     def cells(self) -> tuple[Named, ...]:
         """The full cache, then the policies, each once."""
         reference = Named("full", 1.0, kvjax.methods.full())
-        distinct = {(repr(cell.policy), cell.budget): cell for cell in (reference, *self.policies)}
+        distinct = {(cell.policy.in_full(), cell.budget): cell for cell in (reference, *self.policies)}
         return tuple(distinct.values())
 
     @property
@@ -74,7 +74,7 @@ class Plan:
     def missing(self, rows: RowFile, prompt: tuple[int, int, int, Task, str]) -> list[Named]:
         """The cells of a prompt that `rows` lacks."""
         index, seed, length, task, mode = prompt
-        name = lambda cell: (task.NAME, mode, length, index, repr(cell.policy), cell.budget, seed)  # noqa: E731
+        name = lambda cell: (task.NAME, mode, length, index, cell.policy.in_full(), cell.budget, seed)  # noqa: E731
         return [cell for cell in self.cells if name(cell) not in rows]
 
 

@@ -23,7 +23,7 @@ from kvjax import (
 from kvjax.by_layer import by_layer
 from kvjax.cache import KVCache, stack
 from kvjax.cache_file import load_cache, save_cache
-from kvjax.compress import PromptScores, compress, score_prompt
+from kvjax.compress import PromptScores, compress, score_prompt, scores
 from kvjax.decode import Decoded, Extended, Greedy, Sample, decode, extend, stream
 from kvjax.generate import generate
 from kvjax.policy import Policy
@@ -37,6 +37,6 @@ __all__ = [
     "AfterPrefill", "CausalAttention", "Decoded", "Every", "Extended", "Greedy", "KVCache", "MInference", "Policy", "Prefilled",
     "PromptScores", "Sample", "StarAttention", "WhenFull", "allocate", "by_layer", "codec", "compress", "core", "decode",
     "encode", "episodes", "evidence", "extend", "gates", "generate", "load_cache", "load_prefilled", "merge", "methods",
-    "placement", "prefill", "probe", "retrieve", "save_cache", "save_prefilled", "score", "score_prompt", "second_pass", "select",
-    "stack", "stream", "tiers", "train",
+    "placement", "prefill", "probe", "retrieve", "save_cache", "save_prefilled", "score", "score_prompt", "scores", "second_pass",
+    "select", "stack", "stream", "tiers", "train",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """A policy: score → allocate → select → merge → encode → retrieve, and when. The spine every method is a composition of."""
 
 import itertools
+from dataclasses import fields
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from kvjax.retrieve import FullAttention
 from kvjax.schedule import AfterPrefill, Schedule
 from kvjax.score import Recency
 from kvjax.select import TopK
+from kvjax.short_repr import changed, one_line
 from kvjax.types import Number
 
 _SLOTS = {
@@ -68,6 +70,14 @@ class Policy:
             if _misplaced(getattr(self, slot), kind):
                 raise TypeError(f"Policy.{slot} must be a {kind.__name__} (see kvjax.{slot}); got {getattr(self, slot)!r}")
         check_budget(self.budget)
+
+    def __repr__(self) -> str:
+        """In one line, the stages that differ from the default, and of these what differs from theirs."""
+        return one_line("Policy", *changed(self))
+
+    def in_full(self) -> str:
+        """Every stage with every number of it: the name by which result rows tell policies apart."""
+        return f"Policy({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in fields(self))})"
 
     @property
     def needs(self) -> frozenset[Need]:

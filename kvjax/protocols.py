@@ -3,6 +3,7 @@
 They are structural types: `models` has the library's own, and another implementation with these names works as well.
 """
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, PyTree
@@ -30,11 +31,21 @@ class Decoder(Protocol):
 
 
 @runtime_checkable
+class Tokenizer(Protocol):
+    """Ids to text, and the ids that end an answer."""
+
+    stop_ids: tuple[int, ...]
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+@runtime_checkable
 class LanguageModel(Protocol):
-    """A decoder with its parameters."""
+    """A decoder with its parameters, and its tokenizer if it has one."""
 
     decoder: Decoder
     params: PyTree
+    tokenizer: Tokenizer | None
 
 
 @runtime_checkable

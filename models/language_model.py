@@ -7,6 +7,7 @@ import jax
 from flax import struct
 from jaxtyping import PyTree
 
+from kvjax.short_repr import attempt, counted, megabytes, nbytes_of, one_line
 from models import weights
 from models.config import DecoderConfig
 from models.decoder import Decoder
@@ -38,6 +39,17 @@ class LanguageModel:
     name: str = struct.field(pytree_node=False, default="")
     origin: str = struct.field(pytree_node=False, default="")
     eos: tuple[int, ...] = struct.field(pytree_node=False, default=())
+
+    def __repr__(self) -> str:
+        """Its name and sizes in one line."""
+        d = self.decoder
+        return one_line(
+            "LanguageModel",
+            repr(self.name),
+            attempt(lambda: f"{counted(d.layers, 'layer')} of {d.heads * d.groups} query and {d.heads} KV heads"),
+            attempt(lambda: f"{self.params['embed']['weight'].dtype} {megabytes(nbytes_of(self.params))}"),
+            None if self.tokenizer else "no tokenizer",
+        )
 
     @property
     def config(self) -> DecoderConfig:

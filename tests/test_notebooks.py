@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -14,31 +13,13 @@ pytest.importorskip("nbclient", reason="the extra `notebooks` is not installed")
 pytest.importorskip("jupytext", reason="the extra `notebooks` is not installed")
 
 import nbformat
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 
-from colab.build import FOLDER, main, notebook, sources
+from colab.build import FOLDER, main, notebook, sources, without_outputs
+from colab.execute import MEASURED, local, run, said, stored
 
 ROOT = FOLDER.parent
 NAMES = ["ablation_in_ten_lines", "calibrating", "memory_and_speed", "quickstart", "what_was_kept", "write_your_own_stage"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the kernel's own machinery; cells run in another process
-
-
-class ThisPython(KernelSpecManager):
-    """The kernel of the Python that runs the tests, whatever kernels are installed for the user."""
-
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=command, display_name=kernel_name, language="python")
-
-
-def run(path: Path):
-    """The notebook with its outputs, executed from the root of the repository."""
-    made = nbformat.read(path, as_version=4)
-    manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=ThisPython(), transport="ipc")
-    client = NotebookClient(made, km=manager, timeout=240, resources={"metadata": {"path": str(ROOT)}})
-    return client.execute()
 
 
 def visible(cell) -> bool:
@@ -54,6 +35,36 @@ def test_the_folder_holds_these_notebooks():
 
 def test_every_notebook_is_that_of_its_text_file():
     assert main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_outputs_are_stored_and_true_on_every_machine(name):
+    """It ran from top to bottom and shows text or pictures, none of them a path, a time or a warning."""
+    text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+    made = nbformat.reads(text, as_version=4)
+    code = [cell for cell in made.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs)
+    assert not [x for cell in code for x in cell.outputs if x.output_type == "error" or x.get("name") == "stderr"]
+    assert not [cell for cell in code if MEASURED in cell.metadata.get("tags", []) and cell.outputs]
+    assert [found for words in said(made) for found in local(words)] == []
+    assert without_outputs(text) == notebook(FOLDER / f"{name}.py") and len(text) < 700_000
+
+
+def test_what_is_of_one_machine_is_seen():
+    assert local("wrote /root/x/page.html in 3.2 ms") == ["/root/x/page.html", "3.2 ms"]
+    assert local("12 tokens/step, 3 layers x 2, a/b/c, 512 slots, 4.5 MB") == []
+
+
+def test_a_cell_that_measures_and_warnings_are_not_stored():
+    text = notebook(FOLDER / "quickstart.py")
+    made = nbformat.reads(text, as_version=4)
+    made.cells = made.cells[:2]
+    made.cells[1].source = "import sys\nprint('kept'); print('a warning', file=sys.stderr)"
+    ran = stored(run(nbformat.writes(made)))
+    assert [output.text for output in ran.cells[1].outputs] == ["kept\n"]
+    ran.cells[1].metadata["tags"] = [MEASURED]
+    assert stored(ran).cells[1].outputs == []
 
 
 def installation(path: Path) -> str:
@@ -114,6 +125,6 @@ def test_the_installation_says_what_it_lacks(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_shows_something_within_five_cells(name):
-    cells = run(FOLDER / f"{name}.ipynb").cells
+    cells = run(notebook(FOLDER / f"{name}.py")).cells
     assert any(visible(cell) for cell in cells[:5])
     assert any("image/png" in x.get("data", {}) for cell in cells for x in cell.get("outputs", []))

@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import Any
 
 from experiments.ablations.ablation import Ablation, Variant
+from experiments.full_cache import MB
 from experiments.markdown_table import table
 from experiments.report import column
 from experiments.rows import Row
@@ -103,7 +104,7 @@ def _line(label, paper, columns, variants, rows, found) -> list[str]:
         ours = {v.label: _mean(by_label[v.label]) for v in variants if v.label in by_label}
         cells += [_value(task, by_label.get(label)), _rank(label, ours)]
     mine = [row for row in rows if row["policy"] == label]
-    mean = lambda name: f"{sum(row[name] for row in mine) / len(mine) / 1e6:.2f}" if mine else "-"  # noqa: E731
+    mean = lambda name: f"{sum(row[name] for row in mine) / len(mine) / MB:.2f}" if mine else "-"  # noqa: E731
     return [*cells, mean("allocated_bytes"), mean("host_bytes")]
 
 

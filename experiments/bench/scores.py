@@ -82,7 +82,7 @@ def scores(
 
 def row_key(found: dict, index: int) -> dict[str, Any]:
     """The key of a prompt's row; policies that changed since give another."""
-    policies = repr([cell.policy for cell in cells(found["verdicts"], 100)])
+    policies = f"[{', '.join(cell.policy.in_full() for cell in cells(found['verdicts'], 100))}]"
     names = {name: found[name] for name in ("task", "mode", "length")}
     return names | {"prompt": index, "policy_repr": digest([policies.encode()]), "budget": len(found["verdicts"]), "seed": 0}
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from experiments.console import err, out, progress, write_json
+from experiments.full_cache import MB
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
 
@@ -61,7 +62,7 @@ def show(result: dict[str, Any], json_file: Path | None) -> None:
     for name, value in result.get("full", {}).items():
         out.print(f"  full cache, {name}: {value}", markup=False)
     for name, value in result.get("memory", {}).items():
-        out.print(f"  {name}: {value / 1e6:.2f} MB", markup=False)
+        out.print(f"  {name}: {value / MB:.2f} MB", markup=False)
     for found in filter(None, result.get("divergences", [])):
         out.print(f"  parted: {found}", markup=False)
     for field, words in (("ratios", "ratio"), ("bytes_ratios", "ratio of bytes")):

@@ -9,10 +9,10 @@ import jax
 import typer
 
 import kvjax
-from experiments.console import Dtype, JsonFile, ModelName, Seed, err, out, write_json
+from experiments.console import Dtype, JsonFile, ModelName, Seed, err, out, working, write_json
 from experiments.files import read
+from experiments.full_cache import MB, full_nbytes
 from experiments.policies import policy_of
-from experiments.report import MB
 from models.numbers import MOST
 
 PolicySpec = Annotated[str, typer.Option("--policy", help="NAME[:key=value,...], such as snapkv:window=32.")]
@@ -41,7 +41,7 @@ def generate(
     text = prompt_text(prompt, prompt_file)
     sampler = kvjax.Greedy() if temperature == 0 else kvjax.Sample(temperature, top_k, top_p)
     lm, ids = load_and_encode(model, dtype, text, chat=chat)
-    with err.status(f"reading {len(ids)} tokens"):
+    with working(f"reading {len(ids)} tokens"):
         began = time.perf_counter()
         pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids, needs=named.policy), named.policy)
         jax.block_until_ready(pre)
@@ -49,8 +49,8 @@ def generate(
         cache = kvjax.compress(pre, named.policy)
     key = jax.random.key(seed)
     steps = kvjax.stream(lm, cache, named.policy, max_new_tokens=max_new_tokens, sampler=sampler, key=key)
-    tokens, seconds = _print_stream(lm, steps)
-    facts = _facts(lm, cache, ids, tokens, seconds) | {"prefill_seconds": prefill_seconds, "policy": repr(named.policy)}
+    tokens, seconds = _print_stream(lm, _announced(steps))
+    facts = _facts(lm, cache, ids, tokens, seconds) | {"prefill_seconds": prefill_seconds, "policy": named.policy.in_full()}
     _print_facts(facts)
     write_json(json_file, facts)
 
@@ -99,6 +99,14 @@ def text_pieces(lm: Any, tokens: Iterable[int]) -> Iterator[str]:
         yield rest
 
 
+def _announced(steps: Iterator[Any]) -> Iterator[Any]:
+    """The same steps; while the first is waited for, stderr says so."""
+    with working("first token"):
+        first = next(steps)
+    yield first
+    yield from steps
+
+
 def _print_stream(lm: Any, steps: Iterable[Any]) -> tuple[list[int], list[float]]:
     tokens: list[int] = []
     seconds: list[float] = []
@@ -128,7 +136,7 @@ def _facts(lm: Any, cache: Any, ids: list[int], tokens: list[int], seconds: list
         "text": lm.decode([token for token in tokens if token not in lm.stop_ids]),
         "tokens": tokens,
         "prompt_tokens": len(ids),
-        "full_bytes": 2 * heads * len(ids) * decoder.head_dim * lm.params["embed"]["weight"].dtype.itemsize,
+        "full_bytes": full_nbytes(lm, len(ids)),
         "allocated_bytes": cache.nbytes,
         "host_bytes": cache.host_nbytes,
         "kept_share": int(cache.lengths.sum()) / (heads * len(ids)),
@@ -140,7 +148,7 @@ def _facts(lm: Any, cache: Any, ids: list[int], tokens: list[int], seconds: list
 def _print_facts(facts: dict[str, Any]) -> None:
     host = f" + {facts['host_bytes'] / MB:.2f} MB on the host" if facts["host_bytes"] else ""
     err.print(
-        f"prompt {facts['prompt_tokens']} tokens; cache full {facts['full_bytes'] / MB:.2f} MB, "
+        f"prompt {facts['prompt_tokens']} tokens; full cache {facts['full_bytes'] / MB:.2f} MB, "
         f"allocated {facts['allocated_bytes'] / MB:.2f} MB{host} ({100 * facts['kept_share']:.1f}% of slots kept); "
         f"{len(facts['tokens'])} tokens at {facts['ms_per_token']:.1f} ms/token (median)",
         soft_wrap=True,

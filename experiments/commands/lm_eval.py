@@ -10,10 +10,10 @@ import typer
 
 from experiments.commands.generate import BudgetText, PolicySpec
 from experiments.console import Dtype, JsonFile, ModelName, err, out, write_json
+from experiments.full_cache import MB
 from experiments.lm_eval_table import markdown
 from experiments.policies import policy_of
 from experiments.provenance import commit, machine, versions
-from experiments.report import MB
 
 
 def lm_eval(
@@ -44,7 +44,7 @@ def lm_eval(
             adapter, tasks=names, limit=limit, num_fewshot=shots, apply_chat_template=chat, task_manager=manager, log_samples=False
         )
     out.print(markdown(found), markup=False)
-    facts = {"policy": named.name, "policy_repr": repr(named.policy), "budget": named.budget, **_means(adapter)}
+    facts = {"policy": named.name, "policy_repr": named.policy.in_full(), "budget": named.budget, **_means(adapter)}
     out.print(_line(facts), markup=False)
     origin = {"model": lm.name, "dtype": dtype, "versions": versions(), "commit": commit(), "machine": machine()}
     write_json(json_file, {**facts, **origin, "results": _plain(found["results"]), "documents": _plain(found["n-samples"])})

@@ -10,6 +10,7 @@ from experiments import sweep as engine
 from experiments.commands.tasks import KNOWN, parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.cost import estimate
+from experiments.full_cache import MB
 from experiments.policies import Named, parse_budget, parse_policy, split_specs
 from experiments.prefills import Afresh, Kept
 from experiments.row_checks import trace
@@ -80,7 +81,7 @@ def _dry_run(lm: Any, plan: engine.Plan, source: Haystack, out_file: Path, json_
     out.print(f"{cost.rows} rows to measure, {cost.found} found in {out_file}", markup=False)
     out.print(f"{cost.prompts} prefills of {cost.prefill_tokens} tokens in all")
     out.print(f"{cost.steps} decode steps in batches, {cost.row_steps} were it row by row")
-    out.print(f"at most {cost.largest_bytes / 1e6:.0f} MB of caches at once, were nothing compressed")
+    out.print(f"at most {cost.largest_bytes / MB:.0f} MB of full caches at once")
     out.print(f"at least {cost.seconds / 60:.1f} min by this machine's speed of two products, without attention and compilation")
     write_json(json_file, dataclasses.asdict(cost))
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.full_cache import MB
 from experiments.pictures.canvas import COLOURS, TALLEST, Picture, brief, canvas, file_name, fitted, save
 from experiments.report.comparison import Comparison
-from experiments.report.tables import MB
 
 DEVICE, HOST, TIME = COLOURS[0], COLOURS[1], COLOURS[2]
 #: What a benchmark's figures are measured in: title and factor of each.

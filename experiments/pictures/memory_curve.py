@@ -7,8 +7,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from experiments.full_cache import MB
 from experiments.pictures.canvas import Picture, canvas, file_name, legend, legend_height, save, style
-from experiments.report.tables import MB, Line, Table
+from experiments.report.tables import Line, Table
 
 #: Panels of one picture; further tasks get a picture of their own.
 PANELS = 4

@@ -1,6 +1,6 @@
 """Result rows -> tables, comparisons and one page that shows them with their pictures (`experiments.pictures`)."""
 
 from experiments.report.markdown import markdown
-from experiments.report.tables import MB, Line, Score, Table, column, tables
+from experiments.report.tables import Line, Score, Table, column, tables
 
-__all__ = ["MB", "Line", "Score", "Table", "column", "markdown", "tables"]
+__all__ = ["Line", "Score", "Table", "column", "markdown", "tables"]

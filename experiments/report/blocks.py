@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.full_cache import MB
 from experiments.pages.table import Cell, Head
 from experiments.report.charts import key, table_key
 from experiments.report.comparison import Comparison, Entry
 from experiments.report.page import Block, Line, Shown
-from experiments.report.tables import MB
 from experiments.report.words import difference, estimate, milliseconds
 from experiments.stats import Estimate
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from experiments.full_cache import MB
 from experiments.markdown_table import escaped
 from experiments.markdown_table import table as lined
-from experiments.report.tables import MB, Line, Score, Table
+from experiments.report.tables import Line, Score, Table
 from experiments.report.words import difference, estimate
 
 
@@ -15,7 +16,8 @@ def markdown(table: Table) -> str:
     full = f"full cache {table.lines[0].full / MB:.1f} MB"
     title = f"**{escaped(table.model)} ({escaped(table.dtype)}), {table.length} tokens; {full}**"
     note = (
-        "MB: 10^6 bytes allocated for the prompt; host: values or whole heads kept in host memory. "
+        "MB: 10^6 bytes allocated for the prompt, with positions and rounding; host: values or whole heads kept in host memory; "
+        "full cache: keys and values of all tokens alone. "
         "Intervals: 95%, Wilson's of scores, Student's t of nats: of the loss against the full cache."
     )
     return "\n".join([title, "", *body, "", note, "", *_costs(table)])

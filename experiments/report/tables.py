@@ -13,8 +13,6 @@ from experiments.answer_cost import FIGURES
 from experiments.rows import Row, key
 from experiments.stats import Estimate, average, share
 
-MB = 1e6
-
 
 @dataclass(frozen=True)
 class Score:
@@ -32,7 +30,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Line:
-    """One policy at one budget: the share of slots kept, bytes on the device, in host memory, and of the full cache.
+    """One policy at one budget: the share of slots kept, bytes on the device, in host memory, of the full cache (`full_cache`).
 
     `costs`: by column, medians of the figures of `experiments.answer_cost` that its rows have.
     """

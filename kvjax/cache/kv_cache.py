@@ -13,6 +13,7 @@ from kvjax.encode.positions import Absolute, PositionPolicy
 from kvjax.evidence import Evidence
 from kvjax.placement import OnDevice
 from kvjax.placement.store import is_store, on_host, store_nbytes
+from kvjax.short_repr import attempt, counted, megabytes, one_line, span
 from kvjax.types import ALIGN, Layer, Logits, Regions, SlotPositions
 
 
@@ -84,6 +85,21 @@ class KVCache:
     positions: PositionPolicy = struct.field(pytree_node=False, default=Absolute())
     parts: tuple["KVCache", ...] = ()
     first: int = struct.field(pytree_node=False, default=0)
+
+    def __repr__(self) -> str:
+        """Its sizes in one line: heads, slots in use, bytes allocated, positions of the next tokens."""
+        return one_line(
+            "KVCache",
+            attempt(self._heads),
+            attempt(lambda: counted(int(self.lengths.sum()), "slot")),
+            attempt(lambda: megabytes(self.nbytes)),
+            attempt(lambda: f"{megabytes(self.host_nbytes)} on the host" if self.host_nbytes else ""),
+            attempt(lambda: f"position {span(np.asarray(self.position).tolist())}"),
+        )
+
+    def _heads(self) -> str:
+        layers, rows, heads = self.start.shape
+        return f"{counted(layers, 'layer')} x {counted(rows, 'row')} x {counted(heads, 'head')}"
 
     @property
     def slots(self) -> int:

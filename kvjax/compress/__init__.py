@@ -2,7 +2,8 @@
 
 from kvjax.compress.run import compress
 from kvjax.compress.score_prompt import PromptScores, score_prompt
+from kvjax.compress.scores import scores
 
 __all__ = [
-    "PromptScores", "compress", "score_prompt",
+    "PromptScores", "compress", "score_prompt", "scores",
 ]

@@ -13,6 +13,7 @@ from kvjax.checks import check_known
 from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.step import Spec, run_tokens
 from kvjax.policy import Policy
+from kvjax.short_repr import one_line, short
 from kvjax.types import Number
 
 #: Tokens that padding may add to a block, all rows together.
@@ -25,6 +26,10 @@ class Extended:
 
     cache: KVCache
     logits: PyTree = None
+
+    def __repr__(self) -> str:
+        """The cache, and the shape of the logits if they were asked for."""
+        return one_line("Extended", repr(self.cache), None if self.logits is None else f"logits {short(self.logits)}")
 
 
 @partial(jax.jit, static_argnames=("keep_logits",), donate_argnames=("cache",))

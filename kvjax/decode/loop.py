@@ -13,30 +13,12 @@ from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.checks import check_new_tokens
+from kvjax.decode.decoded import Decoded
 from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.sample import Greedy
 from kvjax.decode.step import Spec, step
 from kvjax.policy import Policy
 from kvjax.types import Number, power_of_two
-
-
-@struct.dataclass
-class Decoded:
-    """What decoding gave.
-
-    Attributes:
-        tokens: int32 [B, new]; a row that stopped earlier is filled with its last stop token.
-        lengths: int32 [B], tokens of each row, the stop token included.
-        logits: float32 [B, new, V] that each token was chosen from, if asked for.
-        cache: the cache with every emitted token in it, ready to go on.
-        info: {"seconds" of the loop, "steps", "ms_per_token", "nbytes", "slots"}.
-    """
-
-    tokens: np.ndarray
-    lengths: np.ndarray
-    logits: PyTree
-    cache: KVCache
-    info: dict
 
 
 @struct.dataclass
@@ -121,17 +103,22 @@ def decode(
     key = _key_for(sampler, key)
     roomy, padded_slots = make_room(cache, policy, new, reserve=reserve)
     owned, read = jax.block_until_ready(roomy).split()
+    fixed, stops = Spec.of(lm.decoder, policy, padded_slots), _stops(lm, stop)
+    run = partial(_loop, fixed, lm.params, width=power_of_two(new), keep_logits=return_logits)
+    # no step at all: whatever has to be compiled is, and the cache comes back as it was
+    ready = run(owned, read, sampler, key, stops, np.int32(0)).cache.adopted(owned)
     began = time.perf_counter()
-    end = _loop(
-        Spec.of(lm.decoder, policy, padded_slots), lm.params, owned, read, sampler, key, _stops(lm, stop), np.int32(new),
-        width=power_of_two(new), keep_logits=return_logits,
-    )  # fmt: skip
+    end = run(ready, read, sampler, key, stops, np.int32(new))
     steps, cache = int(end.i), end.cache.adopted(roomy).joined(read)
     seconds = time.perf_counter() - began
-    info = dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots)
-    tokens, lengths = np.asarray(end.tokens)[:, :steps], np.asarray(end.lengths)
     return Decoded(
-        tokens=tokens, lengths=lengths, logits=end.logits[:, :steps] if return_logits else None, cache=cache, info=info
+        tokens=np.asarray(end.tokens)[:, :steps],
+        lengths=np.asarray(end.lengths),
+        logits=end.logits[:, :steps] if return_logits else None,
+        cache=cache,
+        info=dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots),
+        tokenizer=lm.tokenizer,
+        stop=tuple(np.asarray(stops).tolist()),
     )
 
 

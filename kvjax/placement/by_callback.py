@@ -74,7 +74,9 @@ def _store(rows: np.ndarray) -> HostRows:
     """A new store of these rows, owned by what it returns."""
     owner, handle = _Rows(rows), next(_handles)
     _held[handle] = owner
-    return HostRows(jnp.asarray([handle, 0], jnp.int32), rows.shape, rows.dtype, owner)
+    state = jnp.asarray([handle, 0], jnp.int32)
+    # bound to its device, as the state that a program gives back is: the next program would be another one otherwise
+    return HostRows(jax.device_put(state, state.sharding), rows.shape, rows.dtype, owner)
 
 
 def _find(state: np.ndarray) -> _Rows:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Float32, Int32
 
 from kvjax.evidence import Evidence, Need
 from kvjax.protocols import Decoder
+from kvjax.short_repr import attempt, counted, megabytes, nbytes_of, one_line, span
 
 
 @struct.dataclass
@@ -32,6 +33,15 @@ class PrefilledRow:
     all_logits: Float32[Array, "n v"] | None = None
     pos: Int32[Array, "1 n"] | None = None
 
+    def __repr__(self) -> str:
+        """Its sizes in one line."""
+        return one_line(
+            "PrefilledRow",
+            attempt(lambda: counted(int(np.asarray(self.length)[0]), "token")),
+            attempt(lambda: counted(len(self.k), "layer")),
+            attempt(lambda: megabytes(nbytes_of(self))),
+        )
+
 
 @struct.dataclass
 class Prefilled:
@@ -48,6 +58,17 @@ class Prefilled:
     needs: tuple[Need, ...]
     decoder: Decoder = struct.field(pytree_node=False)
     first: int = struct.field(pytree_node=False, default=0)
+
+    def __repr__(self) -> str:
+        """Its sizes in one line: prompts, tokens, layers and heads, bytes, and what of the evidence was recorded."""
+        return one_line(
+            "Prefilled",
+            attempt(lambda: counted(len(self.rows), "prompt")),
+            attempt(lambda: f"{span(self.lengths)} tokens"),
+            attempt(lambda: f"{counted(len(self.layers), 'layer')} x {counted(self.rows[0].k[0].shape[1], 'head')}"),
+            attempt(lambda: megabytes(nbytes_of(self.rows))),
+            attempt(lambda: counted(len(self.needs), "need") if self.needs else ""),
+        )
 
     @property
     def layers(self) -> range:

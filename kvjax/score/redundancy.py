@@ -108,4 +108,4 @@ class Redundancy(Scorer):
         older = view.valid & (view.pos < (view.length - self.window)[:, None, None])
         u_a = older_attention(evidence.window_queries(self.window), view.k, older, pool=self.pool)
         u_r = redundancy(view.k, view.valid, tau=self.tau, forgive=self.forgive)
-        return jnp.where(older, mixed(u_a, u_r, self.weight), 0.0)
+        return jnp.where(older, mixed(jnp.where(older, u_a, 0.0), u_r, self.weight), 0.0)  # λ · -inf has no slope

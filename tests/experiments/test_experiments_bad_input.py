@@ -77,6 +77,7 @@ def test_budgets_beyond_any_cache(text):
 def test_a_method_with_a_budget_asks_for_one(cli, argv):
     code, _, err = cli(*argv, "--policy", "snapkv")
     assert code == 2 and "policy 'snapkv' needs a --budget: slots per KV head (256) or the share" in one_line(err)
+    assert "for example --policy snapkv --budget 0.25" in one_line(err)
 
 
 def test_the_full_cache_needs_none(cli):

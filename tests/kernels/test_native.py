@@ -185,7 +185,7 @@ def test_without_a_compiler_xla_runs_and_the_refusal_says_what_to_install(monkey
         api.ragged_attention(*operands, impl="native")
 
 
-def test_a_compiler_that_fails_leaves_nothing_and_is_quoted(monkeypatch, tmp_path):
+def test_a_compiler_that_fails_leaves_nothing_and_is_quoted(monkeypatch, tmp_path, capfd):
     broken = tmp_path / "c++"
     broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo broken 1.0 && exit\necho no space left >&2\nexit 1\n')
     broken.chmod(0o755)
@@ -195,7 +195,12 @@ def test_a_compiler_that_fails_leaves_nothing_and_is_quoted(monkeypatch, tmp_pat
         library.built()
     assert "no space left" in library.missing.__wrapped__()
     assert list((tmp_path / "cache" / "native").iterdir()) == []
+    said = [line for line in capfd.readouterr().err.splitlines() if "compiling its CPU kernels" in line]
+    assert len(said) == 2 and all(str(tmp_path / "cache" / "native") in line for line in said)  # it was asked for twice
 
 
-def test_it_is_compiled_once_a_machine(tmp_path):
+def test_it_is_compiled_once_a_machine(capfd):
     assert library.built() == library.built() and library.built().stat().st_size > 1e4
+    capfd.readouterr()
+    library.built()
+    assert capfd.readouterr() == ("", "")  # what is there already is not spoken of

@@ -6,8 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "products.h"
-#include "weighted.h"
+#include "instances.h"
 
 namespace kvjax {
 

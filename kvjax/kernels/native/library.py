@@ -12,6 +12,7 @@ import platform
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -26,9 +27,11 @@ from jaxtyping import PyTree
 
 from kvjax.user_folder import cache_folder
 
+#: In the order in which they are compiled: those that take longest first.
 SOURCES = (
-    "attention.cc", "attention_with_weights.cc", "codebook.cc", "linear.cc", "softmax.cc", "top.cc", "top_p.cc",
-    "values.cc", "packed_attention.cc")
+    "products_stretch.cc", "products_listed.cc", "weighted_stretch.cc", "weighted_listed.cc", "packed_attention.cc", "attention.cc",
+    "attention_with_weights.cc", "linear.cc", "codebook.cc", "values.cc", "top.cc", "top_p.cc", "softmax.cc",
+)  # fmt: skip
 CALLS = tuple(
     f"kvjax_{name}"
     for name in (
@@ -50,7 +53,7 @@ def call(name: str, *arrays: PyTree, shapes: PyTree, dtype: DTypeLike = np.float
 
 @cache
 def missing() -> str | None:
-    """Why the kernels cannot be used in this process, or None; the first call on a machine compiles them, in half a minute."""
+    """Why the kernels cannot be used in this process, or None; the first call on a machine compiles them, in under a minute."""
     reason = _loaded()
     if reason:
         _log.warning("on a CPU XLA's kernels are used, which are slower than ours in C++: %s", reason)
@@ -72,7 +75,7 @@ def _loaded() -> str | None:
 
 
 def built() -> Path:
-    """The compiled library; compiles it, with $CXX, else c++, g++ or clang++, if this machine has not yet.
+    """The compiled library; compiles it, with $CXX, else c++, g++ or clang++, if this machine has not yet, and says so on stderr.
 
     Raises:
         FileNotFoundError: there is no compiler.
@@ -83,7 +86,8 @@ def built() -> Path:
     if target.is_file():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    _log.info("compiling the CPU kernels with %s into %s", compiler, target)
+    said = f"kvjax: compiling its CPU kernels with {compiler}, once on this machine, into {target} (under a minute)"
+    print(said, file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as work:
         made = Path(work) / target.name
         _compile(compiler, folder, made)
