@@ -33,8 +33,7 @@ def prefill(
         streaming: a policy to compress with while reading, layer by layer: what comes back is the `KVCache` of
             `compress(prefill(lm, prompts), policy)`, and at most one layer of dense keys and values was alive beside it. Its
             allocator must go layer by layer (`Allocator.by_layer`).
-        residual_on_host: with `streaming`, keep the residual stream of the prompt (n·e numbers a row) in host memory between two
-            layers; the device holds that of one chunk.
+        residual_on_host: with `streaming`, keep the residual stream (n·e numbers a row) in host memory between two layers.
 
     Raises:
         TypeError, ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context, a chunk or an

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from experiments.full_cache import MB
 from experiments.leaderboard.board import Place, group
 from experiments.leaderboard.kinds import KINDS
 from experiments.pages import Json, environment
@@ -10,7 +11,6 @@ from experiments.pages.charts import COLOURS, charts, front
 from experiments.pages.table import Cell, Head
 from experiments.report.charts import TITLES
 from experiments.report.charts import datum as chart_datum
-from experiments.report.tables import MB
 from experiments.report.words import difference, estimate, milliseconds
 from experiments.stats import Estimate
 

@@ -4,10 +4,10 @@ import math
 import re
 from collections.abc import Sequence
 
+from experiments.full_cache import MB
 from experiments.pages import Json
 from experiments.pages.charts import Charts, charts, front
 from experiments.report.comparison import Comparison, Entry
-from experiments.report.tables import MB
 from experiments.report.words import difference, estimate, milliseconds
 
 #: Titles of the vertical axis, by unit.
