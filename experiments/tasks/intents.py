@@ -2,7 +2,7 @@
 
     score = [the answer's first word is the label]
 
-Six topics, each with a label drawn for the prompt; as many worked examples as fit the length (about 170 in 4,096 tokens), every
+Six topics, each with a label drawn for the prompt; as many worked examples as fit the length, every
 topic once before any comes again. Shaped after the many-shot classification of HELMET (Yen et al., 2024, section 2, in-context
 learning), whose labels are numbers for the same reason. Texts are made of the words below.
 """

@@ -44,6 +44,7 @@ def test_both_comparisons(task, answer, exact, integer, answered):
     assert task.also(answer, ("033",)) == {"integer_accuracy": integer, "answered": answered}
 
 
+@pytest.mark.slow
 def test_samples_are_averaged_and_drawn_alike_for_all_policies(talker, task):
     (made,) = task.examples(talker, 400, 1, 0, haystack=(), mode="seen")
     made, full = replace(made, new_tokens=5), kvjax.methods.full()

@@ -110,6 +110,7 @@ def test_a_judge_grades_every_answer(talker, tmp_path):
     assert task.meta(ROW)["grader"] == "scripted"
 
 
+@pytest.mark.slow
 def test_a_model_of_the_library_can_judge(talker):
     words = ModelJudge(talker, new_tokens=3).answer("Is it so? Answer yes or no only.")
     assert words == ModelJudge(talker, new_tokens=3).answer("Is it so? Answer yes or no only.")

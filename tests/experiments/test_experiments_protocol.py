@@ -137,4 +137,6 @@ def test_with_everything_kept_the_answer_is_the_models_own(talker, tmp_path, pro
     cache = kvjax.compress(kvjax.prefill(talker, whole, needs=frozenset()), full)
     own = kvjax.decode(talker, cache, full, max_new_tokens=example.new_tokens, stop=())
     written = talker.decode(own.tokens[0]).split("<eos>")[0]
+    cost = grade.pop("spent")
     assert written and grade == {"score": task.grade(written, ("Ann",)), "answer": written}
+    assert (cost.fed, cost.generated, cost.held) == (len(example.fed), len(own.tokens[0]), len(whole) + cost.generated)

@@ -103,6 +103,7 @@ def test_apart_no_question_sees_another_and_every_row_has_its_own_answers(talker
     assert alone["answers"] == both[1]["answers"][1:] and both[0]["score"] == sum(both[0]["scores"]) / 2
 
 
+@pytest.mark.slow
 def test_in_turn_the_second_question_follows_the_first_answer(talker, folder):
     """With everything kept, the second answer is that of one prompt that holds the question and the reference answer before it."""
     full = kvjax.methods.full()

@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-import kvjax
-from experiments.tasks.answering import Answering
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.counting import COUNTED, COUNTING, GIVEN, last_number, numbers
 from experiments.tasks.generated import total
@@ -112,11 +110,3 @@ def test_one_name_is_right_and_the_twin_differs_in_its_question(reader, haystack
         assert literal.references == plain.references and literal.question != plain.question
     with pytest.raises(ValueError, match="0 to 7 distractors; got 8"):
         Paraphrase(distractors=8)
-
-
-def test_a_sweep_measures_them(talker, haystack):
-    (example,) = made(INTENTS, talker, haystack, 900, 1)
-    full = kvjax.methods.full()
-    cache = kvjax.compress(kvjax.prefill(talker, example.compressed), full)
-    (row,) = Answering(INTENTS).measure(talker, None, cache, full, example)
-    assert row["score"] == INTENTS.grade(row["answer"], example.references)

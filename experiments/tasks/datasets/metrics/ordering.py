@@ -2,7 +2,7 @@
 
     near_percentage = 0.5 ** (|p - r| / 10);   concordance = share of pairs in the reference's order
 
-Source: tau/zero_scrolls, metrics/accuracy.py, exp_similarity.py and concordance_index.py; the last calls lifelines 0.27, whose
+Source: tau/zero_scrolls, metrics/accuracy.py, exp_similarity.py and concordance_index.py; the last calls lifelines, whose
 index of distinct positions is this share.
 """
 

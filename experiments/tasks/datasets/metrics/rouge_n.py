@@ -1,6 +1,7 @@
 """ROUGE-1, ROUGE-2 and ROUGE-L, words stemmed, as SCROLLS and ZeroSCROLLS count them (Lin, 2004).
 
-Source: tau/scrolls, metrics/rouge.py, which calls the package rouge_score with stemming.
+Source: tau/zero_scrolls, metrics/rouge.py, which calls the package rouge_score. That it stems is SCROLLS's setting as we know it;
+the file itself was not at hand.
 """
 
 from functools import cache
