@@ -10,7 +10,7 @@ import typer
 from jax.errors import JaxRuntimeError
 from typer.exceptions import TyperException
 
-from experiments.commands import ablate, bench, calibrate, generate, lm_eval, methods, report, show, sweep, train
+from experiments.commands import ablate, bench, calibrate, generate, lm_eval, methods, report, show, simulate, sweep, train
 from experiments.console import complain, out
 from experiments.interrupt import CODE, SAID
 from experiments.provenance import versions
@@ -21,7 +21,8 @@ app = typer.Typer(
     no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="KV-cache compression research: generate, sweep, report, show, lm-eval, ablate, calibrate, train, methods, bench.",
+    help="KV-cache compression research: generate, sweep, report, show, lm-eval, ablate, calibrate, train, simulate, methods, "
+    "bench.",
 )
 app.command("generate")(generate.generate)
 app.command("sweep")(sweep.sweep)
@@ -31,6 +32,7 @@ app.command("ablate")(ablate.ablate)
 app.command("lm-eval")(lm_eval.lm_eval)
 app.command("calibrate")(calibrate.calibrate)
 app.command("train")(train.train)
+app.command("simulate")(simulate.simulate)
 app.command("methods")(methods.methods)
 app.add_typer(bench.app, name="bench")
 

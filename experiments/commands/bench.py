@@ -11,6 +11,7 @@ import typer
 from experiments.bench.beside import PRESSES
 from experiments.commands import bench_answers, bench_kernels
 from experiments.commands.bench_output import Rounds, measuring, model_and_text, show
+from experiments.commands.capacity import capacity
 from experiments.commands.plan import plan
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err
 from experiments.policies import parse_budget, parse_policy
@@ -19,6 +20,7 @@ app = typer.Typer(help="Measure speed and agreement with the peers; one benchmar
 app.command("parity")(bench_answers.parity)
 app.command("peer-scores")(bench_answers.peer_scores)
 app.command("plan")(plan)
+app.command("capacity")(capacity)
 for command in ("attention", "quantised", "linear", "growth", "scores", "gather", "gpu", "step"):
     app.command(command)(getattr(bench_kernels, command))
 app.command("compile")(bench_kernels.compile_step)

@@ -42,7 +42,7 @@ def sweep(
     """Measure policies x budgets on tasks; one prefill a prompt; a killed sweep goes on where it was."""
     plan = engine.Plan(
         tasks=parse_tasks(tasks, question),
-        lengths=tuple(parse_length(part) for part in _parts("--lengths", lengths)),
+        lengths=parse_lengths(lengths),
         policies=grid(policies, budgets),
         prompts=prompts,
         seeds=parse_seeds(seed),
@@ -102,6 +102,11 @@ def grid(policies: str, budgets: str) -> tuple[Named, ...]:
     shares = [parse_budget(part) for part in _parts("--budgets", budgets)]
     named = [parse_policy(spec, budget) for spec in _specs(policies) for budget in shares]
     return tuple({(cell.name, cell.budget): cell for cell in named}.values())
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """`"1024,2048"` -> (1024, 2048)."""
+    return tuple(parse_length(part) for part in _parts("--lengths", text))
 
 
 def parse_length(text: str) -> int:
