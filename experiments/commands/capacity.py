@@ -29,13 +29,12 @@ def capacity(
         for cell in grid(policies, budgets):
             with err.status(f"{cell.name} at {length}"):
                 found = of(decoder, cell.policy, length=length, new=new, dtype=dtype, card=card)
-            sizes = {name: getattr(found, name) for name in ("fixed", "prefill", "cache", "host", "step")}
+            sizes = {"cache": found.cache(1), "host": found.host_cache(1), "step": found.step}
+            sizes |= {"prefill": found.prefill, "fixed": found.fixed, "needed": found.needed(found.requests)}
             rows.append({"length": length, "policy": cell.name, "budget": cell.budget, "requests": found.requests, **sizes})
-    out.print(
-        f"{model}, {dtype}, a card of {card:g} GiB, {new} new tokens; MiB of a request but for what is held once", markup=False
-    )
-    heads = ("policy", "budget", "length", "requests", "cache", "on the host", "step", "a dense prompt", "held once")
-    sizes = ("cache", "host", "step", "prefill", "fixed")
+    out.print(f"{model}, {dtype}, a card of {card:g} GiB, {new} new tokens; MiB of one request, then of all", markup=False)
+    heads = ("policy", "budget", "length", "requests", "cache", "on the host", "step", "a dense prompt", "held once", "in all")
+    sizes = ("cache", "host", "step", "prefill", "fixed", "needed")
     lines = [
         [row["policy"], f"{row['budget']:g}", str(row["length"]), str(row["requests"]), *(f"{row[x] / 2**20:.1f}" for x in sizes)]
         for row in rows

@@ -1,7 +1,9 @@
 """The prefix-cache simulator: the traces worked out by hand, slow simulations beside it, and what it promises."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -384,3 +386,12 @@ def test_the_command_prints_a_table_and_writes_every_number(cli, tmp_path):
 def test_the_command_refuses_in_a_line(cli, words, reason):
     code, _, complaint = cli("simulate", "--jobs", 1, *words.split())
     assert code == 2 and reason in complaint
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_page_are_what_the_commands_print(cli):
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+    found = re.findall(r"```bash\nkvjax (simulate .*)\n```\n\n.*\n\n((?:\|.*\n)+)", page)
+    assert len(found) == 3
+    for words, table in found:
+        assert table in cli(*words.split())[1]
