@@ -128,8 +128,8 @@ def sweep(
 ) -> None:
     """A grid of methods and budgets: one prefill a prompt, against kvpress's prefill for every cell."""
     from experiments.bench.sweep import sweep as bench
-    from experiments.commands.sweep import grid
     from experiments.commands.tasks import parse_tasks
+    from experiments.plan_words import grid
 
     cells, timed = grid(policies, budgets), grid(policies, beside)
     if any(isinstance(cell.budget, int) for cell in (*cells, *timed)):

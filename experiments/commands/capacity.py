@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands.sweep import grid, parse_lengths
 from experiments.console import Dtype, JsonFile, err, out, write_json
 from experiments.markdown_table import table
+from experiments.plan_words import grid, parse_lengths
 from models.numbers import MOST
 
 
