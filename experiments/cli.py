@@ -10,7 +10,20 @@ import typer
 from jax.errors import JaxRuntimeError
 from typer.exceptions import TyperException
 
-from experiments.commands import ablate, bench, calibrate, generate, leaderboard, lm_eval, methods, report, show, sweep, train
+from experiments.commands import (
+    ablate,
+    bench,
+    calibrate,
+    generate,
+    leaderboard,
+    lm_eval,
+    methods,
+    report,
+    show,
+    simulate,
+    sweep,
+    train,
+)
 from experiments.console import complain, out
 from experiments.interrupt import CODE, SAID
 from experiments.provenance import versions
@@ -21,7 +34,7 @@ app = typer.Typer(
     no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="KV-cache compression research: generate, sweep, leaderboard, report, show, lm-eval, ablate, calibrate, train, ...",
+    help="KV-cache compression research: generate, sweep, leaderboard, report, show, lm-eval, calibrate, train, simulate, ...",
 )
 app.command("generate")(generate.generate)
 app.command("sweep")(sweep.sweep)
@@ -32,6 +45,7 @@ app.command("ablate")(ablate.ablate)
 app.command("lm-eval")(lm_eval.lm_eval)
 app.command("calibrate")(calibrate.calibrate)
 app.command("train")(train.train)
+app.command("simulate")(simulate.simulate)
 app.command("methods")(methods.methods)
 app.add_typer(bench.app, name="bench")
 

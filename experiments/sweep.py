@@ -5,18 +5,19 @@ decode once a cell. Rows go to the result file one by one; what is there already
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import kvjax
 from experiments import traces
+from experiments.executors.executor import Executor, InProcess, Work
 from experiments.measure import measure
 from experiments.memory_maps import forget_programs
 from experiments.policies import Named
 from experiments.prefills import Afresh
 from experiments.provenance import commit, machine, versions
 from experiments.rows import Found, RowFile
-from experiments.tasks.chat import encode_plain
 from experiments.tasks.example import Example
 from experiments.tasks.text import Haystack
 
@@ -71,11 +72,24 @@ class Plan:
                 for length in self.lengths:
                     yield from ((index, seed, length, task, mode) for task, mode in self.tasks)
 
-    def missing(self, rows: RowFile, prompt: tuple[int, int, int, Task, str]) -> list[Named]:
+    def missing(self, rows: Found, prompt: tuple[int, int, int, Task, str]) -> list[Named]:
         """The cells of a prompt that `rows` lacks."""
-        index, seed, length, task, mode = prompt
-        name = lambda cell: (task.NAME, mode, length, index, cell.policy.in_full(), cell.budget, seed)  # noqa: E731
-        return [cell for cell in self.cells if name(cell) not in rows]
+        return [cell for cell in self.cells if _key(cell, prompt) not in rows]
+
+    def works(self, rows: Found, *, traced: bool) -> Iterator[Work]:
+        """The prompts that `rows` lacks something of, in order; traces are those of prompt 0."""
+        cells = self.cells
+        for prompt in self.prompt_keys():
+            lacking = tuple(i for i, cell in enumerate(cells) if _key(cell, prompt) not in rows)
+            if lacking:
+                index, seed, length, task, mode = prompt
+                yield Work(index, seed, length, self.tasks.index((task, mode)), lacking, trace=traced and index == 0)
+
+
+def _key(cell: Named, prompt: tuple[int, int, int, Task, str]) -> tuple:
+    """The row's key (`experiments.rows.KEY`)."""
+    index, seed, length, task, mode = prompt
+    return task.NAME, mode, length, index, cell.policy.in_full(), cell.budget, seed
 
 
 def identity(lm: Any, text: Haystack) -> dict[str, Any]:
@@ -85,7 +99,8 @@ def identity(lm: Any, text: Haystack) -> dict[str, Any]:
 
 def run(
     lm: Any, plan: Plan, text: Haystack, rows: RowFile, *,
-    prefills: Any = Afresh(), traced: RowFile | None = None, done: Callable[[int], None] = lambda count: None,
+    prefills: Any = Afresh(), traced: RowFile | None = None, executor: Executor | None = None,
+    done: Callable[[int], None] = lambda count: None,
 ) -> int:  # fmt: skip
     """Measure every cell of `plan` that `rows` lacks and append it; returns how many were measured.
 
@@ -96,6 +111,7 @@ def run(
         rows: the open result file, made with `identity(lm, text)`.
         prefills: Afresh(), or Kept(folder): prefilled prompts that are there are read, others are written there.
         traced: an open file for the traces of prompt 0 (`experiments.traces`); None for none.
+        executor: who measures (`experiments.executors`); None for this process, with `prefills`.
         done: told the number of rows measured.
 
     Raises:
@@ -103,23 +119,29 @@ def run(
             measured on; before anything is measured.
         OSError: a row cannot be written.
     """
-    haystack = encode_plain(lm, text.text)
-    check(lm, plan, haystack, rows)
-    common = identity(lm, text) | _origin(text)
-    measured = 0
-    for prompt in plan.prompt_keys():
-        cells = plan.missing(rows, prompt)
-        if cells:
-            how = dict(needs=[cell.policy for cell in plan.cells], prefills=prefills, trace=traced is not None and prompt[0] == 0)
-            for row, trace in measure(lm, prompt[3], make(lm, prompt, haystack), cells, **how):
-                row = common | {"seed": prompt[1]} | row
-                if trace is not None:
-                    traces.keep(traced, row, trace)
-                rows.append(row)
-                measured += 1
-                done(1)
-            forget_programs()
-    return measured
+    here = InProcess(lm, plan, text, prefills)
+    check(lm, plan, here.ids, rows)
+    executor = here if executor is None else executor
+    count = 0
+    with closing(executor.rows(plan.works(rows, traced=traced is not None))) as found:
+        for row, trace in found:
+            if trace is not None:
+                traces.keep(traced, row, trace)
+            rows.append(row)
+            count += 1
+            done(1)
+    return count
+
+
+def measured(here: InProcess, work: Work) -> Iterator[tuple[dict[str, Any], Any]]:
+    """(row, trace) of each cell of one prompt, the row with all that repeats it; without `work.trace` the second is None."""
+    (task, mode), cells = here.plan.tasks[work.task], here.plan.cells
+    example = make(here.lm, (work.index, work.seed, work.length, task, mode), here.ids)
+    common = identity(here.lm, here.text) | _origin(here.text) | {"seed": work.seed}
+    how = dict(needs=[cell.policy for cell in cells], prefills=here.prefills, trace=work.trace)
+    for row, trace in measure(here.lm, task, example, [cells[i] for i in work.cells], **how):
+        yield common | row, trace
+    forget_programs()
 
 
 def check(lm: Any, plan: Plan, haystack: Sequence[int], rows: Found) -> None:

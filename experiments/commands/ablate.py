@@ -7,8 +7,9 @@ import typer
 
 from experiments.ablations import names
 from experiments.ablations.run import Settings, find, run
-from experiments.commands.sweep import MOST_PROMPTS, parse_length
+from experiments.commands.sweep import MOST_PROMPTS
 from experiments.console import Dtype, JsonFile, ModelName, Seed, TextFile, err, out, progress, write_json
+from experiments.plan_words import parse_length
 from experiments.policies import parse_budget
 from experiments.tasks.text import haystack
 

@@ -11,6 +11,7 @@ import typer
 from experiments.bench.beside import PRESSES
 from experiments.commands import bench_answers, bench_kernels
 from experiments.commands.bench_output import Rounds, measuring, model_and_text, show
+from experiments.commands.capacity import capacity
 from experiments.commands.plan import plan
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err
 from experiments.policies import parse_budget, parse_policy
@@ -19,6 +20,7 @@ app = typer.Typer(help="Measure speed and agreement with the peers; one benchmar
 app.command("parity")(bench_answers.parity)
 app.command("peer-scores")(bench_answers.peer_scores)
 app.command("plan")(plan)
+app.command("capacity")(capacity)
 for command in ("attention", "quantised", "linear", "growth", "scores", "gather", "gpu", "step"):
     app.command(command)(getattr(bench_kernels, command))
 app.command("compile")(bench_kernels.compile_step)
@@ -126,8 +128,8 @@ def sweep(
 ) -> None:
     """A grid of methods and budgets: one prefill a prompt, against kvpress's prefill for every cell."""
     from experiments.bench.sweep import sweep as bench
-    from experiments.commands.sweep import grid
     from experiments.commands.tasks import parse_tasks
+    from experiments.plan_words import grid
 
     cells, timed = grid(policies, budgets), grid(policies, beside)
     if any(isinstance(cell.budget, int) for cell in (*cells, *timed)):

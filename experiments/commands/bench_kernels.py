@@ -150,7 +150,7 @@ def step(
     from experiments.bench.model_shapes import decoder_of
     from experiments.bench.step import cells
     from experiments.bench.step import step as bench
-    from experiments.commands.sweep import grid
+    from experiments.plan_words import grid
 
     decoder, tokens, named = decoder_of(model), _tokens(contexts), grid(policy, budgets)
     with measuring("step", len(cells(named, tokens)) * (rounds + 1)) as done:

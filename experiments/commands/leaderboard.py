@@ -10,7 +10,7 @@ import typer
 
 import kvjax
 from experiments import sweep as engine
-from experiments.commands.sweep import MOST_PROMPTS, parse_length, parse_seeds
+from experiments.commands.sweep import MOST_PROMPTS
 from experiments.commands.tasks import KNOWN, parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.cost import Cost, estimate
@@ -20,6 +20,7 @@ from experiments.leaderboard.plan import lines
 from experiments.leaderboard.run import run
 from experiments.leaderboard.write import CSV, PAGE, ROWS, write
 from experiments.pages.charts import library
+from experiments.plan_words import parse_length, parse_seeds
 from experiments.policies import parse_budget, split_specs
 from experiments.prefills import Afresh, Kept
 from experiments.rows import Found, Row

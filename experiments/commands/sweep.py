@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -10,15 +10,17 @@ from experiments import sweep as engine
 from experiments.commands.tasks import KNOWN, parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.cost import estimate
+from experiments.executors import Executor, Setup, on_ray
+from experiments.executors import slurm as on_slurm
+from experiments.executors.local import Local
 from experiments.full_cache import MB
-from experiments.policies import Named, parse_budget, parse_policy, split_specs
+from experiments.plan_words import grid, parse_lengths, parse_seeds
 from experiments.prefills import Afresh, Kept
 from experiments.row_checks import trace
 from experiments.rows import Found, RowFile
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack, haystack
 from experiments.traces import beside
-from models.numbers import MOST, short
 
 #: Of a task and length: a plan is gone through prompt by prompt before anything is measured.
 MOST_PROMPTS = 100_000
@@ -37,13 +39,18 @@ def sweep(
     text: TextFile = None,
     dtype: Dtype = "float32",
     prefills: Annotated[Path | None, typer.Option(help="Folder of prefilled prompts, read where there, else written.")] = None,
+    executor: Annotated[
+        Literal["local", "ray", "slurm"], typer.Option(help="Who measures prompts: processes here, Ray, Slurm's jobs.")
+    ] = "local",
+    workers: Annotated[int, typer.Option(min=1, max=10_000, help="Prompts measured at a time; 1 and local: this process.")] = 1,
+    slurm: Annotated[str | None, typer.Option(help="Parameters for submitit: slurm_partition=gpu,timeout_min=60,...")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, measure nothing.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure policies x budgets on tasks; one prefill a prompt; a killed sweep goes on where it was."""
     plan = engine.Plan(
         tasks=parse_tasks(tasks, question),
-        lengths=tuple(parse_length(part) for part in _parts("--lengths", lengths)),
+        lengths=parse_lengths(lengths),
         policies=grid(policies, budgets),
         prompts=prompts,
         seeds=parse_seeds(seed),
@@ -57,14 +64,32 @@ def sweep(
         _dry_run(lm, plan, source, out_file, json_file)
         return
     shared = engine.identity(lm, source)
+    paths = [None if path is None else str(path) for path in (text, prefills)]
+    words = (model, dtype, paths[0], tasks, question, lengths, policies, budgets, prompts, seed, paths[1])
+    setup = Setup(str(Path.cwd()), *words, tuple(shared.items()))
+    elsewhere = _executor(executor, setup, workers, out_file, slurm)
     with RowFile(out_file, shared) as rows, RowFile(beside(out_file), shared, trace) as traced, progress() as bar:
         todo = sum(len(plan.missing(rows, prompt)) for prompt in plan.prompt_keys())
         line = bar.add_task(f"{len(plan.cells)} cells a prompt", total=todo)
-        how = dict(prefills=Kept(prefills) if prefills else Afresh(), traced=traced)
+        how = dict(prefills=Kept(prefills) if prefills else Afresh(), traced=traced, executor=elsewhere)
         measured = engine.run(lm, plan, source, rows, **how, done=lambda count: bar.advance(line, count))
     found = plan.total - todo
     out.print(f"{measured} rows measured, {found} found, in {out_file}")
     write_json(json_file, {"out": str(out_file), "measured": measured, "found": found, "rows": plan.total})
+
+
+def _executor(name: str, setup: Setup, workers: int, out_file: Path, slurm: str | None) -> Executor | None:
+    """Who measures; None for this process."""
+    if slurm is not None and name != "slurm":
+        raise ValueError(f"--slurm is for --executor slurm; here it is {name}")
+    if name == "ray":
+        on_ray.check()
+        return on_ray.Ray(setup, workers)
+    if name == "slurm":
+        on_slurm.check()
+        folder = out_file.absolute().with_name(f"{out_file.stem}.jobs")
+        return on_slurm.Slurm(setup, workers, folder, tuple(on_slurm.options(slurm).items()))
+    return Local(setup, workers) if workers > 1 else None
 
 
 def _dry_run(lm: Any, plan: engine.Plan, source: Haystack, out_file: Path, json_file: Path | None) -> None:
@@ -88,44 +113,3 @@ def _dry_run(lm: Any, plan: engine.Plan, source: Haystack, out_file: Path, json_
 
 def _named(plan: engine.Plan) -> list[tuple[str, str]]:
     return [(task.NAME, mode) for task, mode in plan.tasks]
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """`"0,1"` -> (0, 1)."""
-    parts = _parts("--seed", text)
-    if not all(_fits(part, 2**32 - 1) for part in parts):
-        raise ValueError(f"--seed: {short(text)} is not a list of whole numbers below 2^32, such as 0,1")
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
-def grid(policies: str, budgets: str) -> tuple[Named, ...]:
-    """Every policy at every budget; a method without a budget comes once."""
-    shares = [parse_budget(part) for part in _parts("--budgets", budgets)]
-    named = [parse_policy(spec, budget) for spec in _specs(policies) for budget in shares]
-    return tuple({(cell.name, cell.budget): cell for cell in named}.values())
-
-
-def parse_length(text: str) -> int:
-    """A positive number of tokens."""
-    if not _fits(text, MOST) or int(text) < 1:
-        raise ValueError(f"--lengths: {short(text)} is not a positive number of tokens below 2^31")
-    return int(text)
-
-
-def _fits(text: str, most: int) -> bool:
-    """Whether `text` is a whole number of at most `most`."""
-    return text.isdecimal() and len(text) <= 20 and int(text) <= most
-
-
-def _specs(text: str) -> list[str]:
-    specs = split_specs(text)
-    if not specs:
-        raise ValueError("--policies is empty: name at least one, such as snapkv")
-    return specs
-
-
-def _parts(option: str, text: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise ValueError(f"{option} is empty: give at least one value")
-    return parts

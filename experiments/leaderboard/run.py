@@ -48,7 +48,7 @@ def run(
 def of_plan(plan: sweep.Plan, rows: Sequence[Row]) -> list[Row]:
     """The rows that `plan` asks for; a file may hold others, of another task or method, which the page is not about."""
     asked = {(task.NAME, mode, length, index, seed) for index, seed, length, task, mode in plan.prompt_keys()}
-    cells = {(repr(cell.policy), cell.budget) for cell in plan.cells}
+    cells = {(cell.policy.in_full(), cell.budget) for cell in plan.cells}
     found = []
     for row in rows:
         task, mode, length, index, policy, budget, seed = key(row)

@@ -8,9 +8,9 @@ import pytest
 import kvjax
 from experiments.bench.beside import PRESSES, once
 from experiments.commands.bench_output import model_and_text
-from experiments.commands.sweep import grid
 from experiments.commands.tasks import parse_tasks
 from experiments.measure import measure
+from experiments.plan_words import grid
 
 pytestmark = pytest.mark.slow
 

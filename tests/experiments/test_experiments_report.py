@@ -12,9 +12,9 @@ import typer
 
 from experiments import sweep, traces
 from experiments.cli import app
-from experiments.commands.sweep import grid, parse_length, parse_seeds
 from experiments.commands.tasks import parse_tasks
 from experiments.pictures import bars, budgets, canvas, drift, heatmap, memory_curve, retention
+from experiments.plan_words import grid, parse_length, parse_seeds
 from experiments.policies import parse_budget
 from experiments.report import blocks, charts, markdown, tables
 from experiments.report.comparison import compare

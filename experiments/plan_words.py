@@ -1,0 +1,51 @@
+"""What a sweep is asked for, in words: seeds, lengths, and policies x budgets, each a list with commas."""
+
+from experiments.policies import Named, parse_budget, parse_policy, split_specs
+from models.numbers import MOST, short
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`"0,1"` -> (0, 1)."""
+    seeds = parts("--seed", text)
+    if not all(_fits(seed, 2**32 - 1) for seed in seeds):
+        raise ValueError(f"--seed: {short(text)} is not a list of whole numbers below 2^32, such as 0,1")
+    return tuple(dict.fromkeys(map(int, seeds)))
+
+
+def grid(policies: str, budgets: str) -> tuple[Named, ...]:
+    """Every policy at every budget; a method without a budget comes once."""
+    shares = [parse_budget(part) for part in parts("--budgets", budgets)]
+    named = [parse_policy(spec, budget) for spec in _specs(policies) for budget in shares]
+    return tuple({(cell.name, cell.budget): cell for cell in named}.values())
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """`"1024,2048"` -> (1024, 2048)."""
+    return tuple(parse_length(part) for part in parts("--lengths", text))
+
+
+def parse_length(text: str) -> int:
+    """A positive number of tokens."""
+    if not _fits(text, MOST) or int(text) < 1:
+        raise ValueError(f"--lengths: {short(text)} is not a positive number of tokens below 2^31")
+    return int(text)
+
+
+def _fits(text: str, most: int) -> bool:
+    """Whether `text` is a whole number of at most `most`."""
+    return text.isdecimal() and len(text) <= 20 and int(text) <= most
+
+
+def _specs(text: str) -> list[str]:
+    specs = split_specs(text)
+    if not specs:
+        raise ValueError("--policies is empty: name at least one, such as snapkv")
+    return specs
+
+
+def parts(option: str, text: str) -> list[str]:
+    """What commas part; an option without anything is refused."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ValueError(f"{option} is empty: give at least one value")
+    return parts
