@@ -25,8 +25,8 @@ from kvjax.allocate import AcrossModel, AllHeld
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.select import TopK
 
-#: Last tokens that stay where a gate's own rule is put aside for a budget.
-RECENT = 16
+#: First and last tokens that stay where a gate's own rule is put aside for a budget; the first as in `streaming_llm`.
+SINKS, RECENT = 4, 16
 
 
 def nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Sequence[int]], *, prompt: int) -> dict[str, list[float]]:
@@ -71,8 +71,8 @@ def _gates(artefact: Artefact, lm: Any, budget: int) -> dict[str, kvjax.Policy]:
 
 def at_budget(policy: kvjax.Policy, budget: int) -> kvjax.Policy:
     """The policy with heads of `budget` slots on average; where a gate says how many stay, the best of all heads stay instead."""
-    if policy.budget is None or isinstance(policy.allocate, AllHeld):
-        policy = policy.replace(allocate=AcrossModel(), select=TopK(recent=RECENT))
+    if isinstance(policy.allocate, AllHeld):
+        policy = policy.replace(allocate=AcrossModel(), select=TopK(sinks=SINKS, recent=RECENT))
     return policy.replace(budget=budget)
 
 

@@ -14,6 +14,7 @@ from experiments.train.data import find as find_data
 from experiments.train.data import kinds, passkeys
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.train import Learner
+from tests.method_cases import surrogate_gate
 
 PROSE = "\n\n".join(f"Paragraph {i} of {i * 7} tells of a ship that sailed in the year {1500 + i}." for i in range(200))
 
@@ -224,7 +225,7 @@ def test_a_run_is_kept_beside_its_artefact(tmp_path):
 
 
 def test_what_is_served_is_compared_with_what_was_not_learned(cli, talker, prose, evaluated, tmp_path):
-    from experiments.train.served import nats, rivals
+    from experiments.train.served import at_budget, nats, rivals
 
     words = ["train", *TRIM, "--model", "toy", "--text", prose, "--out", tmp_path / "gate", "--held-out", 0]
     assert cli(*words)[0] == 0
@@ -236,6 +237,8 @@ def test_what_is_served_is_compared_with_what_was_not_learned(cli, talker, prose
     want = -np.take_along_axis(np.asarray(jax.nn.log_softmax(whole)), np.array(ids[1])[41:, None], -1).mean()
     np.testing.assert_allclose(found["full"][1], want, rtol=1e-4)
     assert len({tuple(np.round(values, 6)) for values in found.values()}) > 2
+    by_threshold = at_budget(kvjax.methods.kvzap(surrogate_gate(0)), 10)
+    assert by_threshold.budget == 10 and by_threshold.allocate == kvjax.allocate.AcrossModel()
     alphas = Artefact("duo_attention", {}, {}, {"sinks": 2, "recent": 6}, {"alpha": np.array([[0.1, 0.9], [0.2, 0.8]], np.float32)})
     duo = rivals(alphas, talker, 8, 0)
     np.testing.assert_array_equal(duo["learned"].allocate.pattern, [[0, 1], [0, 1]])
