@@ -17,6 +17,7 @@ import typer
 import kvjax
 from experiments.calibrate.text import stretches
 from experiments.console import JsonFile, ModelName, Seed, out, write_json
+from experiments.stats import Estimate, average
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
 from experiments.train import find
@@ -76,6 +77,15 @@ def at_budget(policy: kvjax.Policy, budget: int) -> kvjax.Policy:
     return policy.replace(budget=budget)
 
 
+def learned_less(found: Mapping[str, Sequence[float]]) -> dict[str, Estimate]:
+    """What the learned policy loses more than each other on the same texts: below 0 where it is better, with a 95% interval."""
+    others = {name: values for name, values in found.items() if name != "learned"}
+    return {
+        name: average([mine - other for mine, other in zip(found["learned"], values, strict=True)])
+        for name, values in others.items()
+    }
+
+
 def main(
     model: ModelName,
     gate: Annotated[Path, typer.Option("--gate", help="Folder of an artefact that `kvjax train` made.")],
@@ -98,6 +108,8 @@ def main(
         said[name] = found
         for policy, values in found.items():
             out.print(f"{name}: {policy} {np.mean(values):.4f} ± {np.std(values) / len(values) ** 0.5:.4f}", markup=False)
+        for policy, less in learned_less(found).items():
+            out.print(f"{name}: learned less {policy} {less.mean:.4f} ({less.low:.4f} to {less.high:.4f})", markup=False)
     write_json(json_file, said)
 
 
