@@ -17,6 +17,7 @@ import typer
 import kvjax
 from experiments.calibrate.text import stretches
 from experiments.console import JsonFile, ModelName, Seed, out, write_json
+from experiments.stats import Estimate, average
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
 from experiments.train import find
@@ -25,8 +26,8 @@ from kvjax.allocate import AcrossModel, AllHeld
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.select import TopK
 
-#: Last tokens that stay where a gate's own rule is put aside for a budget.
-RECENT = 16
+#: First and last tokens that stay where a gate's own rule is put aside for a budget; the first as in `streaming_llm`.
+SINKS, RECENT = 4, 16
 
 
 def nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Sequence[int]], *, prompt: int) -> dict[str, list[float]]:
@@ -71,9 +72,18 @@ def _gates(artefact: Artefact, lm: Any, budget: int) -> dict[str, kvjax.Policy]:
 
 def at_budget(policy: kvjax.Policy, budget: int) -> kvjax.Policy:
     """The policy with heads of `budget` slots on average; where a gate says how many stay, the best of all heads stay instead."""
-    if policy.budget is None or isinstance(policy.allocate, AllHeld):
-        policy = policy.replace(allocate=AcrossModel(), select=TopK(recent=RECENT))
+    if isinstance(policy.allocate, AllHeld):
+        policy = policy.replace(allocate=AcrossModel(), select=TopK(sinks=SINKS, recent=RECENT))
     return policy.replace(budget=budget)
+
+
+def learned_less(found: Mapping[str, Sequence[float]]) -> dict[str, Estimate]:
+    """What the learned policy loses more than each other on the same texts: below 0 where it is better, with a 95% interval."""
+    others = {name: values for name, values in found.items() if name != "learned"}
+    return {
+        name: average([mine - other for mine, other in zip(found["learned"], values, strict=True)])
+        for name, values in others.items()
+    }
 
 
 def main(
@@ -98,6 +108,8 @@ def main(
         said[name] = found
         for policy, values in found.items():
             out.print(f"{name}: {policy} {np.mean(values):.4f} ± {np.std(values) / len(values) ** 0.5:.4f}", markup=False)
+        for policy, less in learned_less(found).items():
+            out.print(f"{name}: learned less {policy} {less.mean:.4f} ({less.low:.4f} to {less.high:.4f})", markup=False)
     write_json(json_file, said)
 
 

@@ -14,6 +14,7 @@ from experiments.train.data import find as find_data
 from experiments.train.data import kinds, passkeys
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.train import Learner
+from tests.method_cases import surrogate_gate
 
 PROSE = "\n\n".join(f"Paragraph {i} of {i * 7} tells of a ship that sailed in the year {1500 + i}." for i in range(200))
 
@@ -171,12 +172,7 @@ def test_duo_attention_learns_its_alphas(cli, talker, prose, evaluated, tmp_path
     assert (found.tables["alpha"] < 1).any()
 
 
-GATES = {
-    "kvzap": ["--set", "hidden=0", "--set", "system=2"],
-    "locret": ["--data", "answers", "--budget", 16, "--set", "hidden=8"],
-    "make_each_token_count": ["--budget", 8, "--set", "hidden=8", "--set", "bias=4.0"],
-    "dms": ["--set", "window=16", "--set", "rate=0.001"],
-}
+GATES = {"kvzap": ["--set", "hidden=0", "--set", "system=2"], "dms": ["--set", "window=16", "--set", "rate=0.001"]}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", GATES)
@@ -187,8 +183,7 @@ def test_train_makes_gates_that_their_methods_take(cli, talker, prose, evaluated
     found, said = load(tmp_path / "gate", method, talker), json.loads((tmp_path / "t.json").read_text())
     assert set(said["held_out"]) == {"before", "after"} and found.origin in out
     spec = f"{method}:artefact={tmp_path / 'gate'}"
-    budget = [] if method in ("kvzap", "dms") else ["--budget", "60"]
-    code, out, err = cli("generate", "--model", "toy", "--policy", spec, *budget, "--prompt", "The fox. " * 8)
+    code, out, err = cli("generate", "--model", "toy", "--policy", spec, "--prompt", "The fox. " * 8)
     assert code == 0, err
 
 
@@ -224,7 +219,7 @@ def test_a_run_is_kept_beside_its_artefact(tmp_path):
 
 
 def test_what_is_served_is_compared_with_what_was_not_learned(cli, talker, prose, evaluated, tmp_path):
-    from experiments.train.served import nats, rivals
+    from experiments.train.served import at_budget, nats, rivals
 
     words = ["train", *TRIM, "--model", "toy", "--text", prose, "--out", tmp_path / "gate", "--held-out", 0]
     assert cli(*words)[0] == 0
@@ -236,6 +231,8 @@ def test_what_is_served_is_compared_with_what_was_not_learned(cli, talker, prose
     want = -np.take_along_axis(np.asarray(jax.nn.log_softmax(whole)), np.array(ids[1])[41:, None], -1).mean()
     np.testing.assert_allclose(found["full"][1], want, rtol=1e-4)
     assert len({tuple(np.round(values, 6)) for values in found.values()}) > 2
+    by_threshold = at_budget(kvjax.methods.kvzap(surrogate_gate(0)), 10)
+    assert by_threshold.budget == 10 and by_threshold.allocate == kvjax.allocate.AcrossModel()
     alphas = Artefact("duo_attention", {}, {}, {"sinks": 2, "recent": 6}, {"alpha": np.array([[0.1, 0.9], [0.2, 0.8]], np.float32)})
     duo = rivals(alphas, talker, 8, 0)
     np.testing.assert_array_equal(duo["learned"].allocate.pattern, [[0, 1], [0, 1]])

@@ -23,7 +23,7 @@ FEW = 12
 def main(folder: str, *names: str) -> None:
     """Train, or go on, and write the weights beside the folder."""
     runs = [(TRIM, Path(folder), STEPS)] if not names else [(GATES[name], Path(folder) / name, FEW) for name in names]
-    lm = models.random(llama.config(toy_config(num_hidden_layers=2)), seed=0)
+    lm = models.random(llama.config(toy_config(num_hidden_layers=1 if names else 2)), seed=0)
     source = Examples(texts(12), rows=2, parts=2)
     found = [train(lm, learner, source, steps=n, folder=out, every=EVERY, resume=True).weights for learner, out, n in runs]
     np.savez(f"{folder}.npz", *map(np.asarray, jax.tree.leaves(found)))
