@@ -88,6 +88,7 @@ def test_only_slots_are_held(lm, decoded):
     assert cache.slots < 0.9 * kvjax.compress(kvjax.prefill(lm, ids_of(N)), kvjax.methods.full()).slots
 
 
+@pytest.mark.slow
 def test_a_prompt_in_chunks_and_rows_beside_it(lm, decoded):
     """Two rows, a chunk of 64 at a time, then known tokens: as each alone."""
     cache, out, *_ = decoded

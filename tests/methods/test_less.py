@@ -13,7 +13,7 @@ from kvjax.merge.absorbed import absorbed
 from kvjax.retrieve.absorbed import side_part
 from tests.conftest import ids_of
 from tests.method_cases import side_maps
-from tests.methods.simulation import STOPS, kept_by, kvjax_decoded, prompt_arrays, same_kept
+from tests.methods.simulation import kept_by, kvjax_decoded, prompt_arrays, same_kept
 from tests.reference import less as slow
 from tests.reference.attention import attention_rows
 
@@ -62,12 +62,11 @@ def test_prompt_and_64_steps_are_the_transcription(lm, prompt):
     cache = kvjax.compress(kvjax.prefill(lm, prompt, needs=POLICY), POLICY)
     same_kept(kept_by(cache), [[held for held, _, _ in of_layer] for of_layer in first])
     same_state(cache, {(i, h): first[i][h][1:] for i, h in np.ndindex(3, 2)})
-    got, held = kvjax_decoded(lm, cache, tokens, POLICY, STOPS)
+    got, held = kvjax_decoded(lm, cache, tokens, POLICY, (64,))
     np.testing.assert_allclose(got, want, atol=1e-4, rtol=1e-4)
     same_kept(held[-1], [[head.rule.held for head in of_layer] for of_layer in heads])
-    plain = POLICY.replace(merge=kvjax.merge.Drop(), retrieve=kvjax.retrieve.FullAttention())
-    less, _ = kvjax_decoded(lm, kvjax.compress(kvjax.prefill(lm, prompt, needs=plain), plain), tokens[:5], plain, (5,))
-    assert np.abs(less - want[:5]).max() > 0.05
+    share = [head.side.a.sum() for of_layer in heads for head in of_layer]
+    assert min(share) > 0.1  # something is absorbed in every head
 
 
 def test_the_maps_are_their_formulas():

@@ -9,10 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import erf
 
 from .h2o import Decoding
-from .kvzap import gelu
 from .softmax import softmax
+
+
+def gelu(x: Float[np.ndarray, "*a"]) -> Float[np.ndarray, "*a"]:
+    """x Φ(x)."""
+    return x * (1 + erf(x / np.sqrt(2))) / 2
 
 
 def phi(q: Float[np.ndarray, "g d"], maps: dict) -> Float[np.ndarray, "g r"]:
