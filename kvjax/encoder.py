@@ -1,6 +1,6 @@
 """The stage that stores slots."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jax.typing import DTypeLike
@@ -33,6 +33,8 @@ class Encoder(Stage):
     moves: bool = False
     #: Whether a slot can be moved or rewritten by itself, as evicting while decoding does.
     movable: bool = True
+    #: What it reads of the merger's memory (`cache.memory`), by name (`Merger.keeps`).
+    reads_memory: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def padded(self) -> bool:

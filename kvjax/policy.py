@@ -155,7 +155,14 @@ class Policy:
                 )
 
     def _check_merger(self) -> None:
-        """Raise ValueError for a merger that reads a state which the scorer does not keep, or evidence that no step has."""
+        """Raise ValueError for a merger that reads a state which the scorer does not keep, or evidence that no step has; and for
+        stages that read the memory of another."""
+        for reader in (self.encode, self.retrieve):
+            if not reader.reads_memory <= self.merge.keeps:
+                raise ValueError(
+                    f"{type(reader).__name__} reads {', '.join(sorted(reader.reads_memory))} of what a merger keeps, which "
+                    f"{type(self.merge).__name__} does not: take the merger that does, or another stage in its place"
+                )
         wanted = self.merge.state_of
         if wanted is not None and not isinstance(self.decode_score, wanted):
             raise ValueError(

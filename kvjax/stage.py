@@ -133,6 +133,8 @@ class Merger(Stage):
     rewrites: ClassVar[bool] = True
     #: The scorer whose state by slot it reads and rewrites as `view.scored`; None for none.
     state_of: ClassVar[type[Scorer] | None] = None
+    #: Names of what its memory holds for other stages to read, a dict then; none where only the merger itself reads it.
+    keeps: ClassVar[frozenset[str]] = frozenset()
     #: Whether merged slots carry a bias that is added to their attention scores, `view.bias`.
     biased: ClassVar[bool] = False
 
@@ -173,6 +175,8 @@ class Retriever(Stage):
     reads_keys: ClassVar[bool] = False
     #: Whether `build` reads the prompt's keys and values or its scores: then a prompt cannot be compressed layer by layer.
     reads_prompt: ClassVar[bool] = False
+    #: What it reads of the merger's memory (`cache.memory`), by name (`Merger.keeps`).
+    reads_memory: ClassVar[frozenset[str]] = frozenset()
 
     def away(self, rows: list, decided: list, model: Decoder) -> list[Bool[Array, "l 1 h _"]] | None:
         """For each row which of the slots that stay do not enter the pool: `build` puts them elsewhere. None where all enter it.

@@ -185,6 +185,16 @@ def soft_tokens(tokens: int = 6, rank: int = 2) -> dict:
     return {"tokens": draw(tokens, 64), "layers": layers}
 
 
+@cache
+def side_maps(rank: int = 4, hidden: int = 12) -> dict:
+    """LESS's maps for the toy model, of a mass like that of attention."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    of_keys = {"up": 0.3 * draw(3, 2, 16, hidden), "down": 0.3 * draw(3, 2, hidden, rank), "mix": 0.5 * draw(3, 2, rank, rank)}
+    scales = {"scale": 1 + 0.2 * draw(3, 2, rank), "mix_scale": 0.5 + 0.2 * draw(3, 2, rank)}
+    return {"q": {"up": 0.3 * draw(3, 2, 2, 16, hidden), "down": 0.3 * draw(3, 2, 2, hidden, rank)}, "k": of_keys | scales}
+
+
 def _arkv(budget: int | float) -> kvjax.Policy:
     """A window that the budget holds."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)
@@ -248,6 +258,7 @@ CASES = {
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),
     "mpcache": _small(_methods.mpcache, large=16, small=8),
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
+    "less": _small(_methods.less, maps=side_maps()),
     "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),
     "lookahead_kv": _small(_methods.lookahead_kv, weights=soft_tokens()),
     "make_each_token_count": MethodCase(_make_each_token_count, held=int),

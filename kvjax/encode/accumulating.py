@@ -1,6 +1,7 @@
 """Slots that take in the tokens that follow them: a token gets a slot of its own, or is averaged into its head's last (DMC)."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,7 @@ class Accumulating(Stored):
     Raises (from `check`): ValueError for codes, or values elsewhere than on the device. Source: DMC, arXiv 2403.09636, section 3.1.
     """
 
+    reads_memory: ClassVar[frozenset[str]] = frozenset({"k", "v", "z"})
     positions: PositionPolicy = WithoutDecisions()
     offset: float = struct.field(pytree_node=False, default=5.0)
 
@@ -67,7 +69,7 @@ class Accumulating(Stored):
             raise ValueError(f"slots are accumulated as they are, on the device and without their decisions; got {self!r}")
 
     def fits(self, cache: Cache, d: int) -> bool:
-        return super().fits(cache, d) and isinstance(cache.memory, Mapping) and {*cache.memory} == {"k", "v", "z"}
+        return super().fits(cache, d) and isinstance(cache.memory, Mapping) and {*cache.memory} == self.reads_memory
 
     def append(self, cache: Cache, inputs: AttentionInputs, context: AttendContext, count: Int32[Array, " b"]) -> PyTree:
         if inputs.k.shape[2] != 1:

@@ -1,5 +1,6 @@
 """Mergers: evicted slots into kept ones."""
 
+from kvjax.merge.absorbed import Absorbed
 from kvjax.merge.chance import ByChance
 from kvjax.merge.convolved import Convolved, init_convolution
 from kvjax.merge.dense import IntoDense, LargestDot, SmallestDistance
@@ -25,7 +26,7 @@ from kvjax.merge.weighted import (
 )
 
 __all__ = [
-    "Average", "ByChance", "ByVotes", "Convolved", "Drop", "EMA", "Feature", "Fixed", "GaussianRuns", "IntoDense", "KeyLikeness",
-    "LargestDot", "MatchedAttention", "NearestKey", "NoThreshold", "OwnLikeness", "ProportionalNearest", "RunningMean",
-    "ScatterMean", "SmallestDistance", "SoftmaxWeights", "ValueLikeness", "WeightedNearest", "init_convolution",
+    "Absorbed", "Average", "ByChance", "ByVotes", "Convolved", "Drop", "EMA", "Feature", "Fixed", "GaussianRuns", "IntoDense",
+    "KeyLikeness", "LargestDot", "MatchedAttention", "NearestKey", "NoThreshold", "OwnLikeness", "ProportionalNearest",
+    "RunningMean", "ScatterMean", "SmallestDistance", "SoftmaxWeights", "ValueLikeness", "WeightedNearest", "init_convolution",
 ]

@@ -1,5 +1,7 @@
 """What goes is accumulated into the slot that stays behind it: a mean by learned weights (DMC)."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, PyTree
@@ -30,6 +32,7 @@ class RunningMean(Merger):
     Slots are in position order. Source: DMC, arXiv 2403.09636, section 3.1.
     """
 
+    keeps: ClassVar[frozenset[str]] = frozenset({"k", "v", "z"})
     offset: float = struct.field(pytree_node=False, default=5.0)
 
     @property

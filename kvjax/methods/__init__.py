@@ -50,6 +50,7 @@ from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
 from kvjax.methods.layer_defensive_kv import layer_defensive_kv
 from kvjax.methods.lazy_eviction import lazy_eviction
+from kvjax.methods.less import less
 from kvjax.methods.local_window import local_window
 from kvjax.methods.locret import locret
 from kvjax.methods.lococo import lococo
@@ -93,7 +94,7 @@ __all__ = [
     "compresskv", "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "dmc", "dms",
     "duo_attention", "expected_attention", "fasa", "fastdecode", "fastgen", "finch", "full", "gear", "h2o", "hcattention",
     "heterocache", "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant",
-    "kvzap", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "local_window", "lococo", "locret", "lookahead_kv",
+    "kvzap", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "less", "local_window", "lococo", "locret", "lookahead_kv",
     "make_each_token_count", "mikv", "minference", "mpcache", "nacl", "neo", "non_causal_attention", "omnikv", "pyramid_infer",
     "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco",
     "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova",

@@ -1,5 +1,6 @@
 """Retrievers: query → the slots it reads."""
 
+from kvjax.retrieve.absorbed import WithAbsorbed
 from kvjax.retrieve.clusters import Clusters
 from kvjax.retrieve.top_p import Unnormalized, TopP, SetOfGroupMean, UnionOfGroup, SetPerQueryHead, Renormalized
 from kvjax.retrieve.drift import PivotRefresh, Sliding, Tumbling
@@ -19,5 +20,5 @@ __all__ = [
     "Clusters", "Dominant", "DominantChannels", "FarBlocks", "FilterLayers", "FullAttention", "HalfSplit", "HostRows",
     "Interleaved", "Landmarks", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized",
     "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling", "TwoLevels",
-    "UnionOfGroup", "Unnormalized", "ZeroOutput", "ZeroQuery",
+    "UnionOfGroup", "Unnormalized", "WithAbsorbed", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

@@ -31,7 +31,7 @@ def test_full_takes_no_budget():
 
 
 #: What a method cannot do without.
-_LEARNED = ("attention_gate", "dms", "duo_attention", "kvzap", "locret", "lookahead_kv", "make_each_token_count", "trim_kv")
+_LEARNED = ("attention_gate", "dms", "duo_attention", "kvzap", "less", "locret", "lookahead_kv", "make_each_token_count", "trim_kv")
 ASKED_FOR = {**dict.fromkeys(_LEARNED, "artefact"), "fasa": "pairs", "lococo": "weights"}
 WHOLE_NUMBERS = ("arkv",)  # budgets in slots alone
 

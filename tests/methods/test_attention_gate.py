@@ -61,6 +61,7 @@ def test_what_goes_is_freed_and_what_comes_stays(lm, prompt):
     np.testing.assert_array_equal(out.cache.lengths, cache.lengths + 12)
 
 
+@pytest.mark.slow
 def test_a_prompt_read_layer_by_layer_keeps_the_same(lm, prompt):
     policy = policy_of()
     pre = kvjax.prefill(lm, prompt, needs=policy)

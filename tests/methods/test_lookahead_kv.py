@@ -67,6 +67,7 @@ def test_what_a_prompt_keeps(read, rows, budget, recent):
     assert cache.used_nbytes == 6 * budget * cache.slot_nbytes
 
 
+@pytest.mark.slow
 def test_the_updates_count(lm, prompt, read):
     """Without them other tokens stay; untrained ones are none."""
     plain = {**WEIGHTS, "layers": jax.tree.map(np.zeros_like, WEIGHTS["layers"])}
@@ -79,6 +80,7 @@ def test_the_updates_count(lm, prompt, read):
     jax.tree.map(np.testing.assert_array_equal, same, lm.params["layers"][1])
 
 
+@pytest.mark.slow
 def test_nothing_of_them_stays(lm, read, prompt):
     full, policy = kvjax.methods.full(), policy_at(1.0)
     got = kvjax.decode(lm, kvjax.compress(read, policy), policy, max_new_tokens=4, stop=(), return_logits=True)
@@ -100,6 +102,7 @@ def test_t5():
     assert np.flatnonzero(TopK()(ranking, jnp.asarray([[[2]]], jnp.int32))).tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_an_artefact_serves_as_its_weights(lm, read):
     made = Artefact("lookahead_kv", {"name": "toy"}, {}, {}, tables_of(WEIGHTS))
     policy = kvjax.methods.lookahead_kv(budget=20, alpha=ALPHA, artefact=made)
