@@ -10,7 +10,7 @@ from kvjax.protocols import Decoder
 
 @dataclass(frozen=True)
 class Cells:
-    """measured: methods at their budgets.   left_out: method -> why it cannot be measured as it stands."""
+    """measured: methods at their budgets.   left_out: method, or `method at budget` -> why it cannot be measured as it stands."""
 
     measured: tuple[Named, ...]
     left_out: Mapping[str, str]
@@ -20,7 +20,7 @@ def cells(specs: Sequence[str], budgets: Sequence[Budget], model: Decoder, lengt
     """Every method of `specs` at every budget; one without a budget (it quantises or retrieves) once, at its own settings.
 
     A method that takes whole slots alone gets the share of the (one) length in slots. A method that wants trained weights, a
-    calibration that is not there, or another model is left out, with what it says.
+    calibration that is not there, another model, or a prefill of its own is left out, with what it says.
 
     Args:
         specs: `NAME[:key=value,...]`, as `experiments.policies` reads them.
@@ -31,18 +31,19 @@ def cells(specs: Sequence[str], budgets: Sequence[Budget], model: Decoder, lengt
         ValueError: a name that is no method's.
     """
     found: dict[tuple[str, Budget], Named] = {}
-    left_out: dict[str, str] = {}
+    refused: dict[tuple[str, Budget], str] = {}
     for spec in specs:
         _known(spec)
         for budget in budgets:
             try:
                 cell = _cell(spec, budget, model, lengths)
             except ValueError as error:
-                left_out[spec] = str(error)
+                refused[spec, budget] = str(error)
                 continue
             found[cell.name, cell.budget] = cell
-    measured = {name for name, _ in found}
-    return Cells(tuple(found.values()), {spec: why for spec, why in left_out.items() if spec not in measured})
+    some = {name for name, _ in found}
+    left_out = {f"{spec} at {budget}" if spec in some else spec: why for (spec, budget), why in refused.items()}
+    return Cells(tuple(found.values()), left_out)
 
 
 def _known(spec: str) -> None:
@@ -60,4 +61,6 @@ def _cell(spec: str, budget: Budget, model: Decoder, lengths: Sequence[int]) -> 
         cell = parse_policy(spec, max(1, round(budget * lengths[0])))
     for length in lengths:
         cell.policy.check(model, length)
+    if cell.policy.select.leaves:
+        raise ValueError("tokens leave its layers while the prompt is read, so it cannot share a prefill with other methods")
     return cell

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+import sys
 
 import pytest
 import typer
@@ -15,6 +16,9 @@ from experiments.leaderboard.front import front
 from experiments.leaderboard.kinds import KINDS, kind
 from experiments.leaderboard.page import datum, specifications
 from experiments.leaderboard.write import write
+from experiments.measure import batches
+from experiments.pages.charts import library
+from experiments.policies import parse_policy
 from experiments.stats import mean_of, share, share_difference
 from tests.experiments.conftest import lines, row
 from tests.experiments.pages import Loads
@@ -164,18 +168,33 @@ def texts_of(svg):
     return set(re.findall(r"<text[^>]*>([^<]*)</text>", svg))
 
 
+def test_without_its_extra_a_leaderboard_says_so_at_once(cli, tmp_path, haystack_file, monkeypatch):
+    library.cache_clear()
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    code, _, err = cli("leaderboard", "--model", "toy", "--text", haystack_file, "--out", tmp_path / "o")
+    assert code == 2 and err.count("\n") == 1 and "pip install -e '.[pages]'" in err and not (tmp_path / "o").exists()
+
+
 def test_every_method_has_a_kind_and_a_cell_or_a_reason(talker):
     import kvjax
 
     found = cells(kvjax.methods.names(), [0.5, 0.25], talker.decoder, [1024])
     measured = {cell.name for cell in found.measured}
     assert measured | set(found.left_out) == set(kvjax.methods.names()) and not measured & set(found.left_out)
-    assert all(found.left_out.values()) and {"dms", "kvzap", "fasa"} <= set(found.left_out)
+    assert all(found.left_out.values()) and {"dms", "kvzap", "fasa", "pyramid_infer"} <= set(found.left_out)
     budgets = {name: [cell.budget for cell in found.measured if cell.name == name] for name in measured}
     assert budgets["snapkv"] == [0.5, 0.25] and budgets["quest"] == [1.0] and budgets["arkv"] == [512, 256]
     assert {kind(kvjax.methods.info(name)) for name in kvjax.methods.names()} == set(KINDS)
+    some = cells(["arkv"], [64, 16], talker.decoder, [1024])  # its window has 32
+    assert [cell.budget for cell in some.measured] == [64] and list(some.left_out) == ["arkv at 16"]
     with pytest.raises(ValueError, match="unknown method 'nope'"):
         cells(["nope"], [0.5], talker.decoder, [64])
+
+
+def test_a_merger_that_leaves_a_bias_is_decoded_apart():
+    """Pools with and without a bias do not stack, so a batch of all methods would end at the first such pair."""
+    named = [parse_policy(name, 0.5) for name in ("attention_matching", "snapkv", "keydiff")]
+    assert sorted([cell.name for cell in group] for group in batches(named, 32)) == [["attention_matching"], ["snapkv", "keydiff"]]
 
 
 def test_slots_are_filtered_as_the_share_they_are():
@@ -189,7 +208,8 @@ def test_a_run_prints_its_plan_and_is_resumed(cli, tmp_path, haystack_file):
     code, out, err = cli(*words, "--tasks", "needle", "--prompts", 2, "--dry-run")
     assert code == 0, err
     assert "2 methods in 2 cells: full; snapkv:window=8 at 0.5" in out and "left out: policy 'dms'" in out
-    assert "4 rows to measure, 0 found" in out and "at least" in out and not (tmp_path / "out").exists()
+    assert "with --batched" in out and "4 rows to measure, 0 found" in out and "decode steps, at least" in out
+    assert not (tmp_path / "out").exists()
     code, out, err = cli(*words, "--tasks", "needle", "--prompts", 1)
     assert code == 0, err
     first = lines(tmp_path / "out" / "rows.jsonl")
