@@ -1,10 +1,8 @@
-"""Means with 95% intervals: of right-or-wrong scores, of real values, and of either by resampling prompts."""
+"""Means with 95% intervals, one rule for every table and page: Wilson for scores from 0 to 1, Student's t for real values."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 #: 97.5% quantiles of Student's t for 1 .. 30 degrees of freedom; 1.96 + 2.5 / df is within 0.003 beyond.
 _T = (
@@ -23,18 +21,56 @@ class Estimate:
     count: int
 
 
-def proportion(hits: Sequence[bool]) -> Estimate:
-    """Share of hits with Wilson's score interval (Wilson, 1927), which is honest at 0 and at 1."""
-    n, z = len(hits), 1.96
-    p = sum(hits) / n
+def share(scores: Sequence[float]) -> Estimate:
+    """Mean of scores from 0 to 1 with Wilson's interval, which is honest at 0 and at 1: five right of five give [0.57, 1].
+
+    (p + z²/2n ± z √(p(1 - p)/n + z²/4n²)) / (1 + z²/n), z = 1.96. A score in between (half of what was asked for) varies
+    less than right and wrong of the same mean do, for which p(1 - p) is the variance: its interval is at least wide enough.
+
+    Source: Wilson (1927), Probable inference, the law of succession, and statistical inference.
+    """
+    n, z = len(scores), 1.96
+    p = math.fsum(scores) / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    half = z / (1 + z * z / n) * math.sqrt(max(0.0, p * (1 - p)) / n + z * z / (4 * n * n))
     return Estimate(p, max(0.0, middle - half), min(1.0, middle + half), n)
 
 
-def share(scores: Sequence[float]) -> Estimate:
-    """Mean of scores from 0 to 1: a proportion where every score is 0 or 1, else an average."""
-    return proportion([bool(x) for x in scores]) if set(scores) <= {0.0, 1.0} else average(scores)
+def share_difference(mine: Sequence[float], other: Sequence[float]) -> Estimate:
+    """Mean of (mine - other) of scores from 0 to 1, prompt by prompt, with Newcombe's interval.
+
+    With d = p₁ - p₂, the two Wilson intervals [l, u] and the correlation φ of the pairs (0 where one side never varies):
+    lower = d - √((p₁ - l₁)² - 2φ (p₁ - l₁)(u₂ - p₂) + (u₂ - p₂)²), upper with l and u exchanged. It has a width even where
+    all pairs agree.
+
+    Source: Newcombe (1998), Improved confidence intervals for the difference between binomial proportions based on paired
+    data, method 10 without the continuity correction.
+    """
+    a, b = share(mine), share(other)
+    phi = _correlation(mine, other)
+    below = _joined(a.mean - a.low, b.high - b.mean, phi)
+    above = _joined(a.high - a.mean, b.mean - b.low, phi)
+    d = a.mean - b.mean
+    return Estimate(d, max(-1.0, d - below), min(1.0, d + above), a.count)
+
+
+def mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """Mean of the means of independent estimates (tasks); its limits are as far as the root of the mean squares says.
+
+    lower = m - √Σ(mₖ - lₖ)² / K, upper = m + √Σ(uₖ - mₖ)² / K.
+
+    Source: Zou and Donner (2008), Construction of confidence limits about effect measures (MOVER).
+    """
+    k = len(estimates)
+    m = math.fsum(e.mean for e in estimates) / k
+    below = math.hypot(*(e.mean - e.low for e in estimates)) / k
+    above = math.hypot(*(e.high - e.mean for e in estimates)) / k
+    return Estimate(m, m - below, m + above, sum(e.count for e in estimates))
+
+
+def proportion(hits: Sequence[bool]) -> Estimate:
+    """Share of hits; see `share`."""
+    return share([float(hit) for hit in hits])
 
 
 def average(values: Sequence[float]) -> Estimate:
@@ -48,19 +84,11 @@ def average(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def bootstrap(values: Sequence[float], *, resamples: int = 2000, seed: int = 0) -> Estimate:
-    """Mean with its percentile interval: the 2.5% and 97.5% quantiles of the means of resampled values (Efron, 1979).
+def _joined(x: float, y: float, phi: float) -> float:
+    return math.sqrt(max(0.0, x * x - 2 * phi * x * y + y * y))
 
-    Equal values give an interval without width: what was never seen to vary is not resampled either (see `proportion`).
 
-    Args:
-        values: one a prompt; of one value the interval is not known (NaN).
-        resamples: how many samples of as many values, drawn with replacement.
-        seed: the same values give the same interval.
-    """
-    x = np.asarray(values, np.float64)
-    if len(x) == 1:
-        return Estimate(float(x[0]), math.nan, math.nan, 1)
-    means = x[np.random.default_rng(seed).integers(0, len(x), (resamples, len(x)))].mean(1)
-    low, high = np.quantile(means, (0.025, 0.975))
-    return Estimate(math.fsum(x) / len(x), float(low), float(high), len(x))
+def _correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    mx, my = math.fsum(x) / len(x), math.fsum(y) / len(y)
+    sx, sy = math.hypot(*(a - mx for a in x)), math.hypot(*(b - my for b in y))
+    return 0.0 if min(sx, sy) < 1e-12 else math.fsum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / (sx * sy)

@@ -29,10 +29,15 @@ def of_cells(found: Comparison, folder: Path) -> Picture:
     memory = [(e.allocated / MB, e.host / MB) for e in found.entries]
     panels = [("MB", memory)]
     if all(e.token is not None for e in found.entries):
-        panels.append(("ms per token", [(1e3 * e.token,) for e in found.entries]))
+        panels.append((_title(found), [(1e3 * e.token,) for e in found.entries]))
     _draw(labels, panels, f"{found.model}, {found.task}, {found.length} tokens", path)
     caption = f"Memory of the compressed prompt and time a token: {found.task}, {found.length} tokens. {BATCHED}"
     return Picture(path, caption, f"{caption} The numbers are in the table.")
+
+
+def _title(found: Comparison) -> str:
+    """Says where a time is a part of a batch's."""
+    return "ms per token" if all(e.batch <= 1 for e in found.entries) else "ms per token, part of a batch"
 
 
 def of_bench(name: str, bench: Mapping[str, Any], folder: Path) -> Picture | None:

@@ -1,19 +1,22 @@
 """Comparisons and benchmarks as tables of the page."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.report.comparison import Comparison, Entry
 from experiments.report.page import Block, Cell, Line, Shown
 from experiments.report.tables import MB
+from experiments.report.words import difference, estimate, milliseconds
 from experiments.stats import Estimate
 
 INTERVALS = (
-    "Brackets: 95% percentile bootstrap over prompts, 2,000 resamples, seed 0; equal scores have no width there, for which the "
-    "curves and table.md have Wilson's interval. Difference: prompt by prompt over the prompts both measured (n), "
+    "95% intervals, as in table.md: Wilson's of scores, Newcombe's of their paired differences, Student's t of nats. "
+    "Difference: prompt by prompt over the prompts both measured (n), "
 )
-TIMES = "ms: medians; a token's is a cell's part of the batch it was decoded in. MB: 10^6 bytes allocated for the prompt."
+TIMES = (
+    "ms: medians; (1/16): a sixteenth of a step that decoded 16 cells at once, which is less than a cell takes alone. "
+    "MB: 10^6 bytes allocated for the prompt."
+)
 
 
 def comparison(found: Comparison, pictures: Sequence[Shown]) -> Block:
@@ -36,22 +39,17 @@ def ratios(name: str, bench: Mapping[str, Any], pictures: Sequence[Shown]) -> Bl
 
 
 def _line(entry: Entry, found: Comparison) -> Line:
-    scale, digits = (100.0, 1) if found.kind == "share" else (1.0, 3)
     budget = Cell("-") if entry.policy == "full" else Cell(f"{entry.budget}", entry.budget)
     marked = entry.policy == found.baseline
-    difference = [Cell("baseline" if marked else "-"), Cell("-")]
+    compared = [Cell("baseline" if marked else "-"), Cell("-")]
     if entry.difference is not None:
-        difference = [_estimate(entry.difference, scale, f"+.{digits}f"), _count(entry.difference)]
+        compared = [Cell(difference(entry.difference, found.kind), entry.difference.mean), _count(entry.difference)]
     cells = [
         Cell(entry.policy), budget, Cell(f"{100 * entry.share:.1f}%", entry.share), _bytes(entry.allocated), _bytes(entry.host),
-        _estimate(entry.score, scale, f".{digits}f"), _count(entry.score), *difference, _ms(entry.compress), _ms(entry.token),
+        Cell(estimate(entry.score, found.kind), entry.score.mean), _count(entry.score), *compared,
+        Cell(milliseconds(entry.compress), entry.compress), Cell(milliseconds(entry.token, entry.batch), entry.token),
     ]  # fmt: skip
     return Line(cells, marked)
-
-
-def _estimate(e: Estimate, scale: float, form: str) -> Cell:
-    mean, low, high = (format(scale * x, form) for x in (e.mean, e.low, e.high))
-    return Cell(mean if math.isnan(e.high) else f"{mean} [{low}, {high}]", e.mean)
 
 
 def _count(e: Estimate) -> Cell:
@@ -60,10 +58,6 @@ def _count(e: Estimate) -> Cell:
 
 def _bytes(count: float) -> Cell:
     return Cell(f"{count / MB:.2f}", count)
-
-
-def _ms(seconds: float | None) -> Cell:
-    return Cell("-") if seconds is None else Cell(f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:.0f}", seconds)
 
 
 def _number(value: Any) -> Cell:

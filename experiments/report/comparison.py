@@ -1,12 +1,12 @@
-"""One table a task: every cell's mean with a bootstrap interval over prompts, and its difference to a baseline, paired."""
+"""One table a task: every cell's mean over prompts, and its difference to a baseline, paired; intervals as in table.md."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from experiments.report.tables import column, groups, prompt_of
+from experiments.report.tables import column, groups, order, prompt_of
 from experiments.rows import Row
-from experiments.stats import Estimate, bootstrap
+from experiments.stats import Estimate, average, share, share_difference
 
 Cell = tuple[str, int | float]
 
@@ -20,6 +20,7 @@ class Entry:
         score: mean over prompts, scores from 0 to 1 or nats per token.
         difference: mean over the prompts that both measured of (this cell - baseline); None where there is none.
         compress, token: seconds, medians over prompts; of a token in a batch of several cells, that cell's part.
+        batch: cells that were decoded together, a median over prompts.
     """
 
     policy: str
@@ -32,6 +33,7 @@ class Entry:
     difference: Estimate | None
     compress: float | None
     token: float | None
+    batch: float
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def _entries(rows: Sequence[Row], baseline: str) -> tuple[Entry, ...]:
         cells.setdefault((row["policy"], row["budget"]), []).append(row)
     references = {budget: _by_prompt(found) for (policy, budget), found in cells.items() if policy == baseline}
     entries = [_entry(cell, found, baseline, references) for cell, found in cells.items()]
-    return tuple(sorted(entries, key=lambda e: (e.policy != "full", e.policy, -e.share, str(e.budget))))
+    return tuple(sorted(entries, key=lambda e: order(e.policy, e.budget)))
 
 
 def _entry(cell: Cell, rows: list[Row], baseline: str, references: Mapping) -> Entry:
@@ -97,16 +99,26 @@ def _entry(cell: Cell, rows: list[Row], baseline: str, references: Mapping) -> E
         allocated=mean("allocated_bytes"),
         host=mean("host_bytes"),
         full=mean("full_bytes"),
-        score=bootstrap([worth(row) for row in rows]),
-        difference=_difference(_by_prompt(rows), reference),
+        score=mean_score(rows),
+        difference=paired(_by_prompt(rows), reference, bounded="score" in rows[0]),
         compress=_median(rows, "seconds_compress"),
         token=_median(rows, "seconds_per_token"),
+        batch=_median(rows, "rows") or 1,
     )
 
 
-def _difference(mine: Mapping[tuple, float], other: Mapping[tuple, float]) -> Estimate | None:
+def mean_score(rows: Sequence[Row]) -> Estimate:
+    """Of scores from 0 to 1 with Wilson's interval, of nats with Student's."""
+    return share([row["score"] for row in rows]) if "score" in rows[0] else average([row["nll"] for row in rows])
+
+
+def paired(mine: Mapping[tuple, float], other: Mapping[tuple, float], *, bounded: bool) -> Estimate | None:
+    """Mean of (mine - other) over the prompts of both; None where there is none."""
     common = sorted(mine.keys() & other.keys())
-    return bootstrap([mine[prompt] - other[prompt] for prompt in common]) if common else None
+    if not common:
+        return None
+    a, b = [mine[prompt] for prompt in common], [other[prompt] for prompt in common]
+    return share_difference(a, b) if bounded else average([x - y for x, y in zip(a, b, strict=True)])
 
 
 def _by_prompt(rows: Sequence[Row]) -> dict[tuple, float]:

@@ -1,12 +1,11 @@
 """A table as markdown."""
 
-import math
 from collections.abc import Sequence
 
 from experiments.markdown_table import escaped
 from experiments.markdown_table import table as lined
 from experiments.report.tables import MB, Line, Score, Table
-from experiments.stats import Estimate
+from experiments.report.words import difference, estimate
 
 
 def markdown(table: Table) -> str:
@@ -17,7 +16,7 @@ def markdown(table: Table) -> str:
     title = f"**{escaped(table.model)} ({escaped(table.dtype)}), {table.length} tokens; {full}**"
     note = (
         "MB: 10^6 bytes allocated for the prompt; host: values or whole heads kept in host memory. "
-        "Intervals: 95%; of nats: of the loss against the full cache."
+        "Intervals: 95%, Wilson's of scores, Student's t of nats: of the loss against the full cache."
     )
     return "\n".join([title, "", *body, "", note, ""])
 
@@ -34,12 +33,6 @@ def _cells(line: Line, columns: Sequence[str]) -> list[str]:
 
 def _words(score: Score) -> str:
     e, excess = score.estimate, score.excess
-    if score.kind == "share":
-        return f"{100 * e.mean:.0f} [{100 * e.low:.0f}, {100 * e.high:.0f}] n={e.count}"
     if excess is None:
-        return f"{e.mean:.3f}{_half(e)} n={e.count}"
-    return f"{e.mean:.3f} ({excess.mean:+.3f}{_half(excess)}) n={e.count}"
-
-
-def _half(e: Estimate) -> str:
-    return "" if math.isnan(e.high) else f" ± {e.high - e.mean:.3f}"
+        return f"{estimate(e, score.kind)} n={e.count}"
+    return f"{e.mean:.3f} ({difference(excess, score.kind)}) n={e.count}"

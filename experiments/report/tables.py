@@ -105,6 +105,11 @@ def _check_kinds(where: str, rows: list[Row]) -> None:
             raise ValueError(f"{where}: {column(row)!r} has rows with a score and rows with nats; report them apart")
 
 
+def order(policy: str, budget: int | float) -> tuple[Any, ...]:
+    """Where a cell stands in every table and picture: the full cache first, policies by name, budgets from large to small."""
+    return (policy != "full", policy, isinstance(budget, int), -budget)
+
+
 def column(row: Row) -> str:
     """`needle unseen`, `needle seen`, `ppl`."""
     return row["task"] if row["mode"] == "-" else f"{row['task']} {row['mode']}"
@@ -146,4 +151,4 @@ def _score(rows: list[Row], reference: dict[tuple, Row]) -> Score:
 
 
 def _order(line: Line) -> tuple[Any, ...]:
-    return (line.policy != "full", line.policy, -line.share, str(line.budget))
+    return order(line.policy, line.budget)

@@ -1,0 +1,82 @@
+"""`kvjax leaderboard`: every method at a few budgets on small tasks, as a table and as a page."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import kvjax
+from experiments import sweep as engine
+from experiments.commands.sweep import MOST_PROMPTS, parse_length, parse_seeds
+from experiments.commands.tasks import KNOWN, parse_tasks
+from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
+from experiments.cost import Cost, estimate
+from experiments.leaderboard.alone import Alone
+from experiments.leaderboard.cells import Cells, cells
+from experiments.leaderboard.run import run
+from experiments.leaderboard.write import CSV, PAGE, ROWS, write
+from experiments.pages.charts import library
+from experiments.policies import parse_budget, split_specs
+from experiments.prefills import Afresh, Kept
+from experiments.rows import Found
+from experiments.tasks.chat import encode_plain
+from experiments.tasks.text import haystack
+
+#: Retrieval of one needle and of one of many pairs, tracing of variables, and what follows a text.
+SMALL = "needle,keyvalue,vt,ppl"
+
+
+def leaderboard(
+    model: ModelName,
+    folder: Annotated[Path, typer.Option("--out", help=f"Folder for {PAGE}, {CSV} and {ROWS}, which a later run resumes.")],
+    methods: Annotated[str | None, typer.Option(help="Comma-separated NAME[:key=value,...] [all of `kvjax methods`].")] = None,
+    budgets: Annotated[str, typer.Option(help="Comma-separated: 0.5 of the prompt, or 256 slots per KV head.")] = "0.5,0.25,0.125",
+    tasks: Annotated[str, typer.Option(help=f"Comma-separated: {KNOWN}.")] = SMALL,
+    lengths: Annotated[str, typer.Option(help="Comma-separated context lengths in tokens.")] = "1024",
+    prompts: Annotated[int, typer.Option(min=1, max=MOST_PROMPTS, help="Prompts of each task and length.")] = 50,
+    seed: Annotated[str, typer.Option(help="Seed of the prompts, or several, comma-separated.")] = "0",
+    question: Annotated[str, typer.Option(help="unseen or seen when the prompt is compressed, or both.")] = "unseen",
+    text: TextFile = None,
+    dtype: Dtype = "float32",
+    prefills: Annotated[Path | None, typer.Option(help="Folder of prefilled prompts, read where there, else written.")] = None,
+    batched: Annotated[bool, typer.Option("--batched", help="Decode cells together: sooner done, but no times of their own.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, measure nothing.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure every method; print the plan and its cost first; a killed run goes on where it was."""
+    library()  # what is missing is said before hours are spent
+    asked = parse_tasks(tasks, question)
+    at = tuple(parse_length(part.strip()) for part in lengths.split(","))
+    shares = [parse_budget(part.strip()) for part in budgets.split(",")]
+    seeds, source = parse_seeds(seed), haystack(text)
+    import models
+
+    with err.status(f"loading {model}"):
+        lm = models.load(model, dtype=dtype)
+    found = cells(split_specs(methods) if methods else kvjax.methods.names(), shares, lm.decoder, at)
+    pairs = asked if batched else tuple((Alone(task), mode) for task, mode in asked)
+    plan = engine.Plan(tasks=pairs, lengths=at, policies=found.measured, prompts=prompts, seeds=seeds)
+    have = Found(folder / ROWS, engine.identity(lm, source))
+    ids = encode_plain(lm, source.text)
+    engine.check(lm, plan, ids, have)
+    cost = estimate(lm, plan, ids, have)
+    _say(plan, found, cost, folder)
+    if dry_run:
+        write_json(json_file, {"cost": asdict(cost), "cells": _names(plan), "left_out": dict(found.left_out)})
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    command = shlex.join(_words(locals()))
+    with progress() as bar:
+        line = bar.add_task(f"{len(plan.cells)} cells a prompt", total=None)
+        measured = run(
+            lm, plan, source, folder,
+            prefills=Kept(prefills) if prefills else Afresh(),
+            publish=lambda rows: write(rows, folder, left_out=found.left_out, command=command),
+            done=lambda count, total: bar.update(line, advance=count, total=total),
+        )  # fmt: skip
+    out.print(f"{measured} rows measured, {cost.found} found; wrote {folder / PAGE} and {folder / CSV}", markup=False)
+    payload = {"measured": measured, "found": cost.found, "left_out": dict(found.left_out)}
+    write_json(json_file, payload | {"page": str(folder / PAGE), "csv": str(folder / CSV), "rows": str(folder / ROWS)})

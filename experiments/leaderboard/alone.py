@@ -1,0 +1,32 @@
+"""A task whose cells are decoded one by one, so that a time is the cell's own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.sweep import Task
+from experiments.tasks.example import Example
+
+
+@dataclass(frozen=True)
+class Alone:
+    """`task` with one row a batch. Answers and rows are those of `task`; `rows` is 1 in each, and `seconds_per_token` a cell's own."""
+
+    task: Task
+
+    @property
+    def NAME(self) -> str:
+        return self.task.NAME
+
+    @property
+    def MODES(self) -> tuple[str, ...]:
+        return self.task.MODES
+
+    def examples(self, lm: Any, length: int, count: int, seed: int, **how: Any) -> Iterator[Example]:
+        return self.task.examples(lm, length, count, seed, **how)
+
+    def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
+        return self.task.measure(lm, pre, cache, policy, example)
+
+    def rows_at_once(self, lm: Any, example: Example) -> int:
+        return 1

@@ -1,0 +1,130 @@
+"""Result rows -> the places of a leaderboard: a method at a budget on a task, with its score, its cost and how to measure it."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import kvjax
+from experiments.leaderboard.front import front
+from experiments.leaderboard.kinds import kind
+from experiments.report.comparison import Comparison, Entry, compare
+from experiments.rows import Row
+from experiments.stats import Estimate, mean_of
+
+#: The task that stands for all those with scores from 0 to 1.
+MEAN = "mean of scores"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A row of the leaderboard.
+
+    Attributes:
+        task: with its question mode, or MEAN.   tasks: those it was measured on.
+        unit: "share" (scores from 0 to 1) or "nats" (per token).   kind: one of `kinds.KINDS`.
+        budget: as it was asked for; "own" where the method has none.
+        entry: estimates, bytes and times, as `kvjax report` has them.
+        cheap, fast: whether it is on the front of score against device bytes, against time a token.
+    """
+
+    model: str
+    dtype: str
+    length: int
+    task: str
+    tasks: tuple[str, ...]
+    unit: str
+    kind: str
+    budget: str
+    entry: Entry
+    cheap: bool = False
+    fast: bool = False
+
+    @property
+    def name(self) -> str:
+        """Method and budget."""
+        return self.entry.policy if self.budget == "own" else f"{self.entry.policy} {self.budget}"
+
+    @property
+    def worth(self) -> float:
+        """The score, or the nats with their sign turned: higher is better."""
+        return self.entry.score.mean if self.unit == "share" else -self.entry.score.mean
+
+
+def places(rows: Sequence[Row]) -> list[Place]:
+    """All places, task by task, the best first; the mean over the tasks with scores comes first where there are several.
+
+    Raises:
+        ValueError: rows that do not compare (see `experiments.report.tables.groups`).
+    """
+    compared = compare(rows, "full")
+    found = [*_means(compared), *compared]
+    return [place for comparison in found for place in _ranked(comparison, _tasks(comparison, compared))]
+
+
+def group(place: Place) -> str:
+    """The budget that a place is filtered by: slots count as the share of the context that they are."""
+    budget = place.entry.budget
+    return place.budget if place.budget == "own" or isinstance(budget, float) else f"{budget / place.length:g}"
+
+
+def _means(compared: Sequence[Comparison]) -> list[Comparison]:
+    """The mean over tasks of each model and length, of the cells that all of them have."""
+    by_length: dict[tuple, list[Comparison]] = {}
+    for found in compared:
+        if found.kind == "share":
+            by_length.setdefault((found.model, found.dtype, found.length), []).append(found)
+    return [replace(found[0], task=MEAN, entries=_mean_entries(found)) for found in by_length.values() if len(found) > 1]
+
+
+def _mean_entries(compared: Sequence[Comparison]) -> tuple[Entry, ...]:
+    cells = [{(e.policy, e.budget): e for e in found.entries} for found in compared]
+    return tuple(_mean([found[cell] for found in cells]) for cell in cells[0] if all(cell in found for found in cells))
+
+
+def _mean(entries: Sequence[Entry]) -> Entry:
+    differences = [e.difference for e in entries if e.difference is not None]
+    return replace(
+        entries[0],
+        share=statistics.fmean(e.share for e in entries),
+        allocated=statistics.fmean(e.allocated for e in entries),
+        host=statistics.fmean(e.host for e in entries),
+        full=statistics.fmean(e.full for e in entries),
+        score=mean_of([e.score for e in entries]),
+        difference=_of_all(differences, len(entries)),
+        compress=_mean_time([e.compress for e in entries]),
+        token=_mean_time([e.token for e in entries]),
+        batch=max(e.batch for e in entries),
+    )
+
+
+def _of_all(differences: Sequence[Estimate], count: int) -> Estimate | None:
+    return mean_of(differences) if len(differences) == count else None
+
+
+def _mean_time(seconds: Sequence[float | None]) -> float | None:
+    known = [value for value in seconds if value is not None]
+    return statistics.fmean(known) if len(known) == len(seconds) else None
+
+
+def _tasks(found: Comparison, compared: Sequence[Comparison]) -> tuple[str, ...]:
+    same = lambda c: (c.model, c.dtype, c.length, c.kind) == (found.model, found.dtype, found.length, found.kind)  # noqa: E731
+    return tuple(c.task for c in compared if same(c)) if found.task == MEAN else (found.task,)
+
+
+def _ranked(found: Comparison, tasks: tuple[str, ...]) -> list[Place]:
+    shared = dict(model=found.model, dtype=found.dtype, length=found.length, task=found.task, tasks=tasks, unit=found.kind)
+    made = [Place(**shared, kind=_kind(e), budget=_budget(e), entry=e) for e in found.entries]
+    made.sort(key=lambda place: (-place.worth, place.entry.allocated, place.name))
+    worths, names = [place.worth for place in made], [place.name for place in made]
+    cheap = front([place.entry.allocated for place in made], worths, names)
+    fast = front([place.entry.token for place in made], worths, names)
+    return [replace(place, cheap=c, fast=f) for place, c, f in zip(made, cheap, fast, strict=True)]
+
+
+def _kind(entry: Entry) -> str:
+    return kind(kvjax.methods.info(entry.policy.partition(":")[0]))
+
+
+def _budget(entry: Entry) -> str:
+    takes = kvjax.methods.info(entry.policy.partition(":")[0]).parameters
+    return f"{entry.budget}" if "budget" in takes else "own"

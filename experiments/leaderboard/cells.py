@@ -1,0 +1,63 @@
+"""Which cells a leaderboard has: every method at every budget, and why a method is not on it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import kvjax
+from experiments.policies import Budget, Named, parse_policy
+from kvjax.protocols import Decoder
+
+
+@dataclass(frozen=True)
+class Cells:
+    """measured: methods at their budgets.   left_out: method -> why it cannot be measured as it stands."""
+
+    measured: tuple[Named, ...]
+    left_out: Mapping[str, str]
+
+
+def cells(specs: Sequence[str], budgets: Sequence[Budget], model: Decoder, lengths: Sequence[int]) -> Cells:
+    """Every method of `specs` at every budget; one without a budget (it quantises or retrieves) once, at its own settings.
+
+    A method that takes whole slots alone gets the share of the (one) length in slots. A method that wants trained weights, a
+    calibration that is not there, or another model is left out, with what it says.
+
+    Args:
+        specs: `NAME[:key=value,...]`, as `experiments.policies` reads them.
+        budgets: shares of the prompt, or slots per KV head.
+        model: what the policies are to fit.   lengths: of the prompts, in tokens.
+
+    Raises:
+        ValueError: a name that is no method's.
+    """
+    found: dict[tuple[str, Budget], Named] = {}
+    left_out: dict[str, str] = {}
+    for spec in specs:
+        _known(spec)
+        for budget in budgets:
+            try:
+                cell = _cell(spec, budget, model, lengths)
+            except ValueError as error:
+                left_out[spec] = str(error)
+                continue
+            found[cell.name, cell.budget] = cell
+    measured = {name for name, _ in found}
+    return Cells(tuple(found.values()), {spec: why for spec, why in left_out.items() if spec not in measured})
+
+
+def _known(spec: str) -> None:
+    name = spec.partition(":")[0]
+    if name not in kvjax.methods.names():
+        raise ValueError(f"--methods: unknown method {name!r}: `kvjax methods` lists them")
+
+
+def _cell(spec: str, budget: Budget, model: Decoder, lengths: Sequence[int]) -> Named:
+    try:
+        cell = parse_policy(spec, budget)
+    except ValueError:
+        if isinstance(budget, int) or len(lengths) > 1:
+            raise
+        cell = parse_policy(spec, max(1, round(budget * lengths[0])))
+    for length in lengths:
+        cell.policy.check(model, length)
+    return cell

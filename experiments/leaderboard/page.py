@@ -1,0 +1,171 @@
+"""The leaderboard as one HTML page that needs no network: a table that sorts and filters, and charts of the rows it shows."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments.leaderboard.board import Place, group
+from experiments.leaderboard.kinds import KINDS
+from experiments.pages import Json, embedded, environment
+from experiments.pages.charts import COLOURS, front, library
+from experiments.report.tables import MB
+from experiments.report.words import difference, estimate, milliseconds
+from experiments.stats import Estimate
+
+COLOUR = dict(zip(KINDS, COLOURS, strict=True))
+
+
+@dataclass(frozen=True)
+class Head:
+    """A column: its name, what it is, which way it sorts first, whether it holds words."""
+
+    text: str
+    title: str
+    first: str = "descending"
+    words: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, the number it is sorted by (None: its text), low, mean and high in percent of a bar, a dot's colour."""
+
+    text: str
+    value: float | None = None
+    interval: tuple[float, float, float] | None = None
+    colour: str | None = None
+    words: bool = False
+
+
+HEADS = (
+    Head("method", "a method of kvjax, with its budget", "ascending", True),
+    Head("score", "score in percent, higher is better, or nats per token, lower is better; 95% interval; sorted best first"),
+    Head("− full cache", "difference to the full cache on the same prompts, with its 95% interval"),
+    Head("prompts", "scores that were averaged"),
+    Head("kind", "what the method does", "ascending", True),
+    Head("budget", "slots per KV head, or the share of the prompt kept; own: the method has no budget"),
+    Head("device MB", "10^6 bytes allocated on the device for the prompt", "ascending"),
+    Head("of full", "device bytes, as a share of the full cache's keys and values", "ascending"),
+    Head("host MB", "10^6 bytes in host memory", "ascending"),
+    Head("compress ms", "milliseconds to compress the prompt, a median over prompts", "ascending"),
+    Head("ms/token", "milliseconds per token of question and answer, a median over prompts", "ascending"),
+)
+
+NOTE = (
+    "Intervals are 95%: Wilson's of scores, Newcombe's of paired differences, Student's t of nats per token; of the mean of scores "
+    "they are joined from those of its tasks (Zou and Donner). Times are medians over prompts of this machine, (1/16): a sixteenth "
+    "of a step that decoded 16 cells at once; of few prompts they count compilation. Fronts in the table are among all rows of a task."
+)
+
+
+def render(
+    places: Sequence[Place], repeats: Sequence[str], *, left_out: Mapping[str, str], command: str, origins: list[dict[str, str]]
+) -> str:
+    """The page.
+
+    Args:
+        places: the rows, in their order.   repeats: the command that measures each again.
+        left_out: methods that were not measured, and why.
+        command: the one that wrote the page.   origins: versions and machines (`experiments.report.page.origins`).
+    """
+    bars = _scales(places)
+    used = {place.kind for place in places}
+    alone = all(place.entry.batch <= 1 for place in places)
+    return environment().get_template("leaderboard.html").render(
+        title=f"KV-cache compression: {', '.join(sorted({place.model for place in places}))}",
+        about=_about(places),
+        tasks=list(dict.fromkeys(place.task for place in places)),
+        settings=list(dict.fromkeys(map(_setting, places))),
+        kinds=[kind for kind in KINDS if kind in used],
+        colours=COLOUR,
+        budgets=sorted({group(place) for place in places}, key=lambda text: -math.inf if text == "own" else -float(text)),
+        time="milliseconds per token" if alone else "milliseconds per token, in part those of cells decoded together",
+        heads=HEADS,
+        rows=[_row(place, repeat, bars) for place, repeat in zip(places, repeats, strict=True)],
+        note=NOTE,
+        left_out=left_out,
+        command=command,
+        origins=origins,
+        data=embedded({"rows": [datum(i, place) for i, place in enumerate(places)], "charts": charts(places)}),
+        library=library(),
+    )  # fmt: skip
+
+
+def datum(index: int, place: Place) -> Json:
+    """A row as the charts have it."""
+    e, scale = place.entry, 100.0 if place.unit == "share" else 1.0
+    known = lambda x: None if x is None or math.isnan(x) else x  # noqa: E731
+    return {
+        "name": place.name, "kind": place.kind, "unit": place.unit, "task": place.task, "href": f"#row-{index}",
+        "score": scale * e.score.mean, "low": known(scale * e.score.low), "high": known(scale * e.score.high), "worth": place.worth,
+        "bytes": e.allocated / MB, "time": None if e.token is None else 1e3 * e.token,
+        "says": estimate(e.score, place.unit), "mb": f"{e.allocated / MB:.2f}", "share": _percent(e.allocated / e.full),
+        "ms": milliseconds(e.token, e.batch), "difference": "-" if e.difference is None else difference(e.difference, place.unit),
+    }  # fmt: skip
+
+
+def charts(places: Sequence[Place]) -> dict[str, Json]:
+    """Specifications by unit and name."""
+    titles = {"share": "score %", "nats": "nats per token"}
+    costs = {"bytes": "device MB", "time": "ms per token"}
+    return {
+        unit: {
+            name: front(name, title, kinds=list(KINDS), score=titles[unit], percent=unit == "share") for name, title in costs.items()
+        }
+        for unit in dict.fromkeys(place.unit for place in places)
+    }
+
+
+def _about(places: Sequence[Place]) -> str:
+    methods = len({place.entry.policy for place in places})
+    prompts = sorted({place.entry.score.count for place in places if len(place.tasks) == 1})
+    words = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
+    return f"{methods} methods; {words} prompts a row. {', '.join(dict.fromkeys(map(_setting, places)))}."
+
+
+def _setting(place: Place) -> str:
+    return f"{place.model} ({place.dtype}), {place.length} tokens"
+
+
+def _row(place: Place, repeat: str, bars: Mapping[tuple, tuple[float, float]]) -> dict[str, object]:
+    fronts = [name for name, on in (("bytes", place.cheap), ("time", place.fast)) if on]
+    return {
+        "task": place.task, "setting": _setting(place), "kind": place.kind, "group": group(place), "fronts": " | ".join(fronts),
+        "method": place.entry.policy, "marked": place.entry.policy == "full", "command": repeat,
+        "cells": _cells(place, bars[_setting(place), place.task]),
+    }  # fmt: skip
+
+
+def _cells(place: Place, scale: tuple[float, float]) -> list[Cell]:
+    e = place.entry
+    score = Cell(estimate(e.score, place.unit), place.worth, _bar(e.score, scale))
+    less = Cell("-") if e.difference is None else Cell(difference(e.difference, place.unit), e.difference.mean)
+    budget = Cell(place.budget, None if place.budget == "own" else float(group(place)))
+    return [
+        Cell(place.name, words=True), score, less, Cell(str(e.score.count), e.score.count),
+        Cell(place.kind, colour=COLOUR[place.kind], words=True), budget, Cell(f"{e.allocated / MB:.2f}", e.allocated),
+        Cell(_percent(e.allocated / e.full), e.allocated / e.full), Cell(f"{e.host / MB:.2f}", e.host),
+        Cell(milliseconds(e.compress), e.compress), Cell(milliseconds(e.token, e.batch), e.token),
+    ]  # fmt: skip
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def _scales(places: Sequence[Place]) -> dict[tuple, tuple[float, float]]:
+    """The ends of the bars of each task: 0 and 1 of scores, the least and the most of nats."""
+    found: dict[tuple, tuple[float, float]] = {}
+    for place in places:
+        ends = [x for x in (place.entry.score.low, place.entry.score.mean, place.entry.score.high) if not math.isnan(x)]
+        low, high = found.get((_setting(place), place.task), (math.inf, -math.inf))
+        share = place.unit == "share"
+        found[_setting(place), place.task] = (0.0, 1.0) if share else (min(low, *ends), max(high, *ends))
+    return found
+
+
+def _bar(e: Estimate, scale: tuple[float, float]) -> tuple[float, float, float] | None:
+    low, high = scale
+    if math.isnan(e.low) or high <= low:
+        return None
+    a, b, c = (round(100 * (x - low) / (high - low), 1) for x in (e.low, e.mean, e.high))
+    return a, b, c

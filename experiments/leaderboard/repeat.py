@@ -1,0 +1,39 @@
+"""The command that measures one place of a leaderboard again, and no other."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments.leaderboard.board import Place
+from experiments.report.reproduce import PACKAGED
+from experiments.report.tables import column
+from experiments.rows import Row
+
+#: (model, dtype, length, policy, budget, task with its mode) -> its rows.
+Cells = Mapping[tuple, Sequence[Row]]
+
+
+def by_cell(rows: Sequence[Row]) -> Cells:
+    """Rows by what a place is made of."""
+    cells: dict[tuple, list[Row]] = {}
+    for row in rows:
+        cells.setdefault((row["model"], row["dtype"], row["length"], row["policy"], row["budget"], column(row)), []).append(row)
+    return cells
+
+
+def command(place: Place, cells: Cells, folder: Path) -> str:
+    """`kvjax leaderboard` for this method, budget, task and number of prompts, into a folder of its own inside `folder`."""
+    e = place.entry
+    common = (place.model, place.dtype, place.length, e.policy, e.budget)
+    rows = [row for task in place.tasks for row in cells[*common, task]]
+    modes = {row["mode"] for row in rows} - {"-"}
+    seeds, tasks = dict.fromkeys(row["seed"] for row in rows), dict.fromkeys(row["task"] for row in rows)
+    text = rows[0].get("text")
+    words = ["kvjax", "leaderboard", "--model", place.model, "--dtype", place.dtype, "--methods", e.policy]
+    words += [] if place.budget == "own" else ["--budgets", place.budget]
+    words += ["--tasks", ",".join(tasks), *(["--question", "both" if len(modes) > 1 else modes.pop()] if modes else [])]
+    words += ["--lengths", str(place.length), "--prompts", str(1 + max(row["prompt"] for row in rows))]
+    words += ["--seed", ",".join(map(str, seeds))]
+    words += ["--text", text] if text and not text.startswith(PACKAGED) else []
+    words += ["--batched"] if e.batch > 1 else []
+    return shlex.join([*words, "--out", str(folder / "again" / place.name.replace(" ", "_").replace("/", "_"))])

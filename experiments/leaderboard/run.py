@@ -1,0 +1,48 @@
+"""Measuring a leaderboard: the sweep's own run, prompt by prompt, with the page written again now and then."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments import sweep
+from experiments.leaderboard.write import ROWS
+from experiments.prefills import Afresh
+from experiments.rows import RowFile, read
+from experiments.tasks.text import Haystack
+
+#: Seconds between two writings of the page.
+PAUSE = 120.0
+
+
+def run(
+    lm: Any, plan: sweep.Plan, text: Haystack, folder: Path, *,
+    prefills: Any = Afresh(), publish: Callable[[list], object], done: Callable[[int, int], None] = lambda count, total: None,
+) -> int:  # fmt: skip
+    """Measure what `folder`'s rows lack of `plan`; returns the number of rows measured.
+
+    Args:
+        lm, plan, text, prefills: as `experiments.sweep.run`.
+        folder: where rows.jsonl is, or will be.
+        publish: told all rows when a prompt of every task is measured and two minutes have passed, and at the end.
+        done: told the rows measured in one step and those that are to be measured in all.
+
+    Raises:
+        ValueError, OSError: as `experiments.sweep.run` and `publish`.
+    """
+    file, measured, last = folder / ROWS, 0, time.monotonic()
+    with RowFile(file, sweep.identity(lm, text)) as rows:
+        total = sum(len(plan.missing(rows, prompt)) for prompt in plan.prompt_keys())
+        done(0, total)
+        how = dict(prefills=prefills, done=lambda count: done(count, total))
+        for prompts in range(1, plan.prompts + 1):
+            part = replace(plan, prompts=prompts)
+            if not any(part.missing(rows, prompt) for prompt in part.prompt_keys()):
+                continue
+            measured += sweep.run(lm, part, text, rows, **how)
+            if prompts < plan.prompts and time.monotonic() - last > PAUSE:
+                publish(read(file))
+                last = time.monotonic()
+    publish(read(file))
+    return measured

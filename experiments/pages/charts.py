@@ -1,0 +1,92 @@
+"""Charts of a page, as Vega-Lite specifications that the page fills with the rows it shows; the library is inside the page."""
+
+from functools import cache
+
+from markupsafe import Markup
+
+from experiments.pages import Json
+
+#: Okabe and Ito's colours, then greys, in the order of a chart's kinds.
+COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#B8860B", "#6A51A3", "#777777")
+_TEXT = "currentColor"
+#: What a point says: fields of its row, in words.
+TIPS = [
+    {"field": field, "title": title, "type": "nominal"}
+    for field, title in (
+        ("name", "method"), ("kind", "kind"), ("task", "task"), ("says", "score"), ("difference", "− full cache"),
+        ("mb", "device MB"), ("share", "of full"), ("ms", "ms/token"),
+    )
+]  # fmt: skip
+
+
+@cache
+def library() -> Markup:
+    """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB), which sets `window.vegaEmbed`.
+
+    Raises:
+        ImportError: the package that carries them is not installed.
+    """
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise ImportError("charts of a page come from vl-convert-python: pip install -e '.[pages]'") from error
+    return Markup(vl_convert.javascript_bundle().replace("</script", "<\\/script"))
+
+
+def front(cost: str, title: str, *, kinds: list[str], score: str, percent: bool) -> Json:
+    """Score against a cost: a point a row with its interval, and a line over the rows that none beats in both.
+
+    Rows are objects of the data set "rows" with `name`, `kind`, `score`, `low`, `high`, `worth` (a score that is better when
+    higher), the field `cost`, `href`, where a click leads, and what a point says when it is pointed at (`TIPS`).
+
+    Args:
+        cost: the field on the horizontal axis, drawn on a log scale.   title: of that axis.
+        kinds: all kinds, so that colours stay when rows are filtered.
+        score: title of the vertical axis.   percent: scores from 0 to 100, better when higher; else nats, drawn downwards.
+    """
+    x = {"field": cost, "type": "quantitative", "title": title, "scale": {"type": "log", "nice": False, "padding": 12}}
+    domain = {"domain": [0, 100]} if percent else {"zero": False, "reverse": True}
+    y = {"field": "score", "type": "quantitative", "title": score, "scale": domain}
+    colour = {"field": "kind", "type": "nominal", "scale": {"domain": kinds, "range": list(COLOURS)}, "legend": None}
+    known = [{"filter": f"isValid(datum.{cost}) && datum.{cost} > 0"}]
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "width": "container",
+        "height": 320,
+        "data": {"name": "rows"},
+        "transform": known,
+        "encoding": {"x": x, "y": y},
+        "layer": [
+            {"mark": {"type": "rule", "opacity": 0.25}, "encoding": {
+                "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}},
+            {"mark": {"type": "point", "filled": True, "size": 55, "opacity": 0.85}, "encoding": {
+                "color": colour, "tooltip": TIPS, "href": {"field": "href"}}},
+            *_line(cost),
+        ],
+        "config": _CONFIG,
+    }  # fmt: skip
+
+
+#: Colours are those of the text around a chart, light or dark.
+_CONFIG = {
+    "background": None,
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {"labelColor": _TEXT, "titleColor": _TEXT, "domainColor": _TEXT, "tickColor": _TEXT, "gridColor": _TEXT,
+             "gridOpacity": 0.12, "titleFontWeight": "normal"},
+    "line": {"color": _TEXT}, "point": {"color": _TEXT}, "text": {"color": _TEXT},
+}  # fmt: skip
+
+
+def _line(cost: str) -> list[Json]:
+    """Layers of the Pareto front: steps between rows, a ring around each and its name."""
+    sort = [{"field": cost, "order": "ascending"}, {"field": "worth", "order": "descending"}, {"field": "name", "order": "ascending"}]
+    best = {"window": [{"op": "max", "field": "worth", "as": "best"}], "frame": [None, 0], "ignorePeers": True, "sort": sort}
+    before = {"window": [{"op": "lag", "field": "best", "param": 1, "as": "before"}], "sort": sort}
+    kept = [best, before, {"filter": "datum.before === null || datum.worth > datum.before"}]
+    name = {"mark": {"type": "text", "align": "left", "dx": 6, "dy": 9, "fontSize": 10}, "encoding": {"text": {"field": "name"}}}
+    return [
+        {"transform": kept, "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.2, "strokeDash": [4, 3]}},
+        {"transform": kept, "mark": {"type": "point", "size": 130, "description": "front"}},
+        {"transform": kept, **name},
+    ]
