@@ -10,7 +10,7 @@ import typer
 from jax.errors import JaxRuntimeError
 from typer.exceptions import TyperException
 
-from experiments.commands import ablate, bench, calibrate, generate, lm_eval, methods, report, show, sweep, train
+from experiments.commands import ablate, bench, calibrate, generate, leaderboard, lm_eval, methods, report, show, sweep, train
 from experiments.console import complain, out
 from experiments.interrupt import CODE, SAID
 from experiments.provenance import versions
@@ -21,10 +21,11 @@ app = typer.Typer(
     no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="KV-cache compression research: generate, sweep, report, show, lm-eval, ablate, calibrate, train, methods, bench.",
+    help="KV-cache compression research: generate, sweep, leaderboard, report, show, lm-eval, ablate, calibrate, train, ...",
 )
 app.command("generate")(generate.generate)
 app.command("sweep")(sweep.sweep)
+app.command("leaderboard")(leaderboard.leaderboard)
 app.command("report")(report.report)
 app.command("show")(show.show)
 app.command("ablate")(ablate.ablate)

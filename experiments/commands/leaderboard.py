@@ -1,7 +1,7 @@
 """`kvjax leaderboard`: every method at a few budgets on small tasks, as a table and as a page."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, 
 from experiments.cost import Cost, estimate
 from experiments.leaderboard.alone import Alone
 from experiments.leaderboard.cells import Cells, cells
+from experiments.leaderboard.plan import lines
 from experiments.leaderboard.run import run
 from experiments.leaderboard.write import CSV, PAGE, ROWS, write
 from experiments.pages.charts import library
@@ -23,7 +24,7 @@ from experiments.policies import parse_budget, split_specs
 from experiments.prefills import Afresh, Kept
 from experiments.rows import Found
 from experiments.tasks.chat import encode_plain
-from experiments.tasks.text import haystack
+from experiments.tasks.text import Haystack, haystack
 
 #: Retrieval of one needle and of one of many pairs, tracing of variables, and what follows a text.
 SMALL = "needle,keyvalue,vt,ppl"
@@ -42,13 +43,13 @@ def leaderboard(
     text: TextFile = None,
     dtype: Dtype = "float32",
     prefills: Annotated[Path | None, typer.Option(help="Folder of prefilled prompts, read where there, else written.")] = None,
-    batched: Annotated[bool, typer.Option("--batched", help="Decode cells together: sooner done, but no times of their own.")] = False,
+    batched: Annotated[bool, typer.Option("--batched", help="Decode cells together: sooner, but without their own times.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, measure nothing.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure every method; print the plan and its cost first; a killed run goes on where it was."""
     library()  # what is missing is said before hours are spent
-    asked = parse_tasks(tasks, question)
+    pairs = parse_tasks(tasks, question)
     at = tuple(parse_length(part.strip()) for part in lengths.split(","))
     shares = [parse_budget(part.strip()) for part in budgets.split(",")]
     seeds, source = parse_seeds(seed), haystack(text)
@@ -57,26 +58,44 @@ def leaderboard(
     with err.status(f"loading {model}"):
         lm = models.load(model, dtype=dtype)
     found = cells(split_specs(methods) if methods else kvjax.methods.names(), shares, lm.decoder, at)
-    pairs = asked if batched else tuple((Alone(task), mode) for task, mode in asked)
-    plan = engine.Plan(tasks=pairs, lengths=at, policies=found.measured, prompts=prompts, seeds=seeds)
-    have = Found(folder / ROWS, engine.identity(lm, source))
-    ids = encode_plain(lm, source.text)
-    engine.check(lm, plan, ids, have)
-    cost = estimate(lm, plan, ids, have)
-    _say(plan, found, cost, folder)
+    timed = pairs if batched else tuple((Alone(task), mode) for task, mode in pairs)
+    plan = engine.Plan(tasks=timed, lengths=at, policies=found.measured, prompts=prompts, seeds=seeds)
+    cost = _cost(lm, plan, source, folder)
+    out.print("\n".join(lines(plan, found, cost)), markup=False)
     if dry_run:
-        write_json(json_file, {"cost": asdict(cost), "cells": _names(plan), "left_out": dict(found.left_out)})
+        write_json(json_file, {"cost": asdict(cost), "cells": [[cell.name, cell.budget] for cell in plan.cells], **_left(found)})
         return
     folder.mkdir(parents=True, exist_ok=True)
-    command = shlex.join(_words(locals()))
+    typed = {
+        "--model": model, "--dtype": dtype, "--methods": methods, "--budgets": budgets, "--tasks": tasks, "--question": question,
+        "--lengths": lengths, "--prompts": prompts, "--seed": seed, "--text": text, "--out": folder,
+    }  # fmt: skip
+    command = _command(typed, batched)
     with progress() as bar:
-        line = bar.add_task(f"{len(plan.cells)} cells a prompt", total=None)
+        line = bar.add_task(f"{len(plan.cells)} cells a prompt", total=cost.rows)
         measured = run(
             lm, plan, source, folder,
             prefills=Kept(prefills) if prefills else Afresh(),
             publish=lambda rows: write(rows, folder, left_out=found.left_out, command=command),
-            done=lambda count, total: bar.update(line, advance=count, total=total),
+            done=lambda count: bar.advance(line, count),
         )  # fmt: skip
     out.print(f"{measured} rows measured, {cost.found} found; wrote {folder / PAGE} and {folder / CSV}", markup=False)
-    payload = {"measured": measured, "found": cost.found, "left_out": dict(found.left_out)}
+    payload = {"measured": measured, "found": cost.found, **_left(found)}
     write_json(json_file, payload | {"page": str(folder / PAGE), "csv": str(folder / CSV), "rows": str(folder / ROWS)})
+
+
+def _cost(lm: Any, plan: engine.Plan, source: Haystack, folder: Path) -> Cost:
+    """What is to be measured, once it is seen that all of it can be."""
+    ids, have = encode_plain(lm, source.text), Found(folder / ROWS, engine.identity(lm, source))
+    engine.check(lm, plan, ids, have)
+    return estimate(lm, plan, ids, have)
+
+
+def _left(found: Cells) -> dict[str, dict[str, str]]:
+    return {"left_out": dict(found.left_out)}
+
+
+def _command(typed: Mapping[str, object], batched: bool) -> str:
+    """The command line again, without options that were not given a value."""
+    words = [word for option, value in typed.items() if value is not None for word in (option, str(value))]
+    return shlex.join(["kvjax", "leaderboard", *words, *(["--batched"] if batched else [])])

@@ -10,7 +10,7 @@ from experiments.tasks.example import Example
 
 @dataclass(frozen=True)
 class Alone:
-    """`task` with one row a batch. Answers and rows are those of `task`; `rows` is 1 in each, and `seconds_per_token` a cell's own."""
+    """`task` with one row a batch: the same answers, and a `seconds_per_token` that is the cell's own."""
 
     task: Task
 

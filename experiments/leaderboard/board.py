@@ -45,6 +45,11 @@ class Place:
         return self.entry.policy if self.budget == "own" else f"{self.entry.policy} {self.budget}"
 
     @property
+    def time(self) -> float | None:
+        """Seconds a token, where the cell was decoded alone; a part of a batch's is nothing to rank by."""
+        return self.entry.token if self.entry.batch <= 1 else None
+
+    @property
     def worth(self) -> float:
         """The score, or the nats with their sign turned: higher is better."""
         return self.entry.score.mean if self.unit == "share" else -self.entry.score.mean
@@ -117,7 +122,7 @@ def _ranked(found: Comparison, tasks: tuple[str, ...]) -> list[Place]:
     made.sort(key=lambda place: (-place.worth, place.entry.allocated, place.name))
     worths, names = [place.worth for place in made], [place.name for place in made]
     cheap = front([place.entry.allocated for place in made], worths, names)
-    fast = front([place.entry.token for place in made], worths, names)
+    fast = front([place.time for place in made], worths, names)
     return [replace(place, cheap=c, fast=f) for place, c, f in zip(made, cheap, fast, strict=True)]
 
 

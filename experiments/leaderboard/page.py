@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from experiments.leaderboard.board import Place, group
 from experiments.leaderboard.kinds import KINDS
 from experiments.pages import Json, embedded, environment
@@ -39,8 +41,8 @@ class Cell:
 HEADS = (
     Head("method", "a method of kvjax, with its budget", "ascending", True),
     Head("score", "score in percent, higher is better, or nats per token, lower is better; 95% interval; sorted best first"),
-    Head("− full cache", "difference to the full cache on the same prompts, with its 95% interval"),
-    Head("prompts", "scores that were averaged"),
+    Head("− full", "difference to the full cache on the same prompts, with its 95% interval"),
+    Head("n", "scores that were averaged"),
     Head("kind", "what the method does", "ascending", True),
     Head("budget", "slots per KV head, or the share of the prompt kept; own: the method has no budget"),
     Head("device MB", "10^6 bytes allocated on the device for the prompt", "ascending"),
@@ -53,7 +55,7 @@ HEADS = (
 NOTE = (
     "Intervals are 95%: Wilson's of scores, Newcombe's of paired differences, Student's t of nats per token; of the mean of scores "
     "they are joined from those of its tasks (Zou and Donner). Times are medians over prompts of this machine, (1/16): a sixteenth "
-    "of a step that decoded 16 cells at once; of few prompts they count compilation. Fronts in the table are among all rows of a task."
+    "of a step that decoded 16 cells at once; of few prompts they count compilation. The filter by fronts is of all rows of a task."
 )
 
 
@@ -69,7 +71,6 @@ def render(
     """
     bars = _scales(places)
     used = {place.kind for place in places}
-    alone = all(place.entry.batch <= 1 for place in places)
     return environment().get_template("leaderboard.html").render(
         title=f"KV-cache compression: {', '.join(sorted({place.model for place in places}))}",
         about=_about(places),
@@ -78,10 +79,11 @@ def render(
         kinds=[kind for kind in KINDS if kind in used],
         colours=COLOUR,
         budgets=sorted({group(place) for place in places}, key=lambda text: -math.inf if text == "own" else -float(text)),
-        time="milliseconds per token" if alone else "milliseconds per token, in part those of cells decoded together",
+        together=any(place.time is None for place in places),
         heads=HEADS,
         rows=[_row(place, repeat, bars) for place, repeat in zip(places, repeats, strict=True)],
         note=NOTE,
+        broken=Markup("_<wbr>"),
         left_out=left_out,
         command=command,
         origins=origins,
@@ -97,7 +99,7 @@ def datum(index: int, place: Place) -> Json:
     return {
         "name": place.name, "kind": place.kind, "unit": place.unit, "task": place.task, "href": f"#row-{index}",
         "score": scale * e.score.mean, "low": known(scale * e.score.low), "high": known(scale * e.score.high), "worth": place.worth,
-        "bytes": e.allocated / MB, "time": None if e.token is None else 1e3 * e.token,
+        "bytes": e.allocated / MB, "time": None if place.time is None else 1e3 * place.time,
         "says": estimate(e.score, place.unit), "mb": f"{e.allocated / MB:.2f}", "share": _percent(e.allocated / e.full),
         "ms": milliseconds(e.token, e.batch), "difference": "-" if e.difference is None else difference(e.difference, place.unit),
     }  # fmt: skip
@@ -108,9 +110,7 @@ def charts(places: Sequence[Place]) -> dict[str, Json]:
     titles = {"share": "score %", "nats": "nats per token"}
     costs = {"bytes": "device MB", "time": "ms per token"}
     return {
-        unit: {
-            name: front(name, title, kinds=list(KINDS), score=titles[unit], percent=unit == "share") for name, title in costs.items()
-        }
+        unit: {name: front(name, costs[name], kinds=list(KINDS), score=titles[unit], percent=unit == "share") for name in costs}
         for unit in dict.fromkeys(place.unit for place in places)
     }
 

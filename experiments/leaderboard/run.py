@@ -18,7 +18,7 @@ PAUSE = 120.0
 
 def run(
     lm: Any, plan: sweep.Plan, text: Haystack, folder: Path, *,
-    prefills: Any = Afresh(), publish: Callable[[list], object], done: Callable[[int, int], None] = lambda count, total: None,
+    prefills: Any = Afresh(), publish: Callable[[list], object], done: Callable[[int], None] = lambda count: None,
 ) -> int:  # fmt: skip
     """Measure what `folder`'s rows lack of `plan`; returns the number of rows measured.
 
@@ -26,21 +26,18 @@ def run(
         lm, plan, text, prefills: as `experiments.sweep.run`.
         folder: where rows.jsonl is, or will be.
         publish: told all rows when a prompt of every task is measured and two minutes have passed, and at the end.
-        done: told the rows measured in one step and those that are to be measured in all.
+        done: told the number of rows measured.
 
     Raises:
         ValueError, OSError: as `experiments.sweep.run` and `publish`.
     """
     file, measured, last = folder / ROWS, 0, time.monotonic()
     with RowFile(file, sweep.identity(lm, text)) as rows:
-        total = sum(len(plan.missing(rows, prompt)) for prompt in plan.prompt_keys())
-        done(0, total)
-        how = dict(prefills=prefills, done=lambda count: done(count, total))
         for prompts in range(1, plan.prompts + 1):
             part = replace(plan, prompts=prompts)
             if not any(part.missing(rows, prompt) for prompt in part.prompt_keys()):
                 continue
-            measured += sweep.run(lm, part, text, rows, **how)
+            measured += sweep.run(lm, part, text, rows, prefills=prefills, done=done)
             if prompts < plan.prompts and time.monotonic() - last > PAUSE:
                 publish(read(file))
                 last = time.monotonic()

@@ -48,13 +48,11 @@ def front(cost: str, title: str, *, kinds: list[str], score: str, percent: bool)
     domain = {"domain": [0, 100]} if percent else {"zero": False, "reverse": True}
     y = {"field": "score", "type": "quantitative", "title": score, "scale": domain}
     colour = {"field": "kind", "type": "nominal", "scale": {"domain": kinds, "range": list(COLOURS)}, "legend": None}
-    known = [{"filter": f"isValid(datum.{cost}) && datum.{cost} > 0"}]
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "width": "container",
         "height": 320,
         "data": {"name": "rows"},
-        "transform": known,
         "encoding": {"x": x, "y": y},
         "layer": [
             {"mark": {"type": "rule", "opacity": 0.25}, "encoding": {
@@ -80,7 +78,7 @@ _CONFIG = {
 
 def _line(cost: str) -> list[Json]:
     """Layers of the Pareto front: steps between rows, a ring around each and its name."""
-    sort = [{"field": cost, "order": "ascending"}, {"field": "worth", "order": "descending"}, {"field": "name", "order": "ascending"}]
+    sort = [{"field": field, "order": way} for field, way in ((cost, "ascending"), ("worth", "descending"), ("name", "ascending"))]
     best = {"window": [{"op": "max", "field": "worth", "as": "best"}], "frame": [None, 0], "ignorePeers": True, "sort": sort}
     before = {"window": [{"op": "lag", "field": "best", "param": 1, "as": "before"}], "sort": sort}
     kept = [best, before, {"filter": "datum.before === null || datum.worth > datum.before"}]

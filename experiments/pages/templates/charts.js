@@ -5,13 +5,17 @@ async function draw(rows) {
   const unit = rows.length ? rows[0].unit : Object.keys(data.charts)[0];
   for (const [name, specification] of Object.entries(data.charts[unit])) {
     const place = document.getElementById(`chart-${name}`);
-    if (drawn[name]?.unit !== unit) {
-      drawn[name]?.view.finalize();
-      const actions = { export: true, source: false, compiled: false, editor: false };
-      const made = await vegaEmbed(place, structuredClone(specification), { renderer: "svg", ast: true, actions });
-      drawn[name] = { unit, view: made.view };
+    const known = structuredClone(rows.filter(row => row[name] > 0));
+    place.hidden = known.length === 0;
+    if (place.hidden) continue;
+    if (drawn[name]?.unit === unit) {
+      await drawn[name].view.data("rows", known).resize().runAsync();
+      continue;
     }
-    await drawn[name].view.data("rows", structuredClone(rows)).resize().runAsync();
+    drawn[name]?.view.finalize();
+    const filled = { ...specification, data: { name: "rows", values: known } };
+    const actions = { export: true, source: false, compiled: false, editor: false };
+    drawn[name] = { unit, view: (await vegaEmbed(place, filled, { renderer: "svg", ast: true, actions })).view };
   }
   document.body.dataset.drawn = rows.length;
 }

@@ -25,6 +25,9 @@ async function copied(button) {
   button.textContent = "copied";
   setTimeout(() => { button.textContent = "copy"; }, 1200);
 }
+document.addEventListener("mouseover", event => {
+  if (event.target.matches("button.copy")) event.target.title = event.target.dataset.copy;
+});
 document.addEventListener("click", event => { if (event.target.matches("button.copy")) copied(event.target); });
 
 /* A control named x shows the rows whose data-x it has chosen; of checkboxes none chosen means all. */
