@@ -45,8 +45,7 @@ HEADS = (
     Head("n", "scores that were averaged"),
     Head("kind", "what the method does", "ascending", True),
     Head("budget", "slots per KV head, or the share of the prompt kept; own: the method has no budget"),
-    Head("device MB", "10^6 bytes allocated on the device for the prompt", "ascending"),
-    Head("of full", "device bytes, as a share of the full cache's keys and values", "ascending"),
+    Head("device MB", "10^6 bytes allocated on the device for the prompt, and their share of its keys and values", "ascending"),
     Head("host MB", "10^6 bytes in host memory", "ascending"),
     Head("compress ms", "milliseconds to compress the prompt, a median over prompts", "ascending"),
     Head("ms/token", "milliseconds per token of question and answer, a median over prompts", "ascending"),
@@ -142,14 +141,14 @@ def _cells(place: Place, scale: tuple[float, float]) -> list[Cell]:
     budget = Cell(place.budget, None if place.budget == "own" else float(group(place)))
     return [
         Cell(place.name, words=True), score, less, Cell(str(e.score.count), e.score.count),
-        Cell(place.kind, colour=COLOUR[place.kind], words=True), budget, Cell(f"{e.allocated / MB:.2f}", e.allocated),
-        Cell(_percent(e.allocated / e.full), e.allocated / e.full), Cell(f"{e.host / MB:.2f}", e.host),
+        Cell(place.kind, colour=COLOUR[place.kind], words=True), budget,
+        Cell(f"{e.allocated / MB:.2f} ({_percent(e.allocated / e.full)})", e.allocated), Cell(f"{e.host / MB:.2f}", e.host),
         Cell(milliseconds(e.compress), e.compress), Cell(milliseconds(e.token, e.batch), e.token),
     ]  # fmt: skip
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
+    return f"{100 * share:.0f}%"
 
 
 def _scales(places: Sequence[Place]) -> dict[tuple, tuple[float, float]]:

@@ -49,7 +49,6 @@ def front(cost: str, title: str, *, kinds: list[str], score: str, percent: bool)
     y = {"field": "score", "type": "quantitative", "title": score, "scale": domain}
     colour = {"field": "kind", "type": "nominal", "scale": {"domain": kinds, "range": list(COLOURS)}, "legend": None}
     return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "width": "container",
         "height": 320,
         "data": {"name": "rows"},
@@ -57,9 +56,9 @@ def front(cost: str, title: str, *, kinds: list[str], score: str, percent: bool)
         "layer": [
             {"mark": {"type": "rule", "opacity": 0.25}, "encoding": {
                 "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}},
+            *_line(cost),
             {"mark": {"type": "point", "filled": True, "size": 55, "opacity": 0.85}, "encoding": {
                 "color": colour, "tooltip": TIPS, "href": {"field": "href"}}},
-            *_line(cost),
         ],
         "config": _CONFIG,
     }  # fmt: skip

@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shlex
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,9 @@ from experiments.report.comparison import compare
 from experiments.report.inputs import gather
 from experiments.report.reproduce import PACKAGED, commands
 from experiments.rows import read
-from experiments.stats import average, bootstrap, proportion
+from experiments.stats import average, proportion, share_difference
 from tests.experiments.conftest import row
+from tests.experiments.pages import Loads
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 
@@ -85,23 +85,6 @@ def test_intervals():
     assert math.isnan(average([1.0]).high)
 
 
-def test_the_bootstrap_of_two_and_three_values_is_known():
-    # of two values the least mean has probability 1/4, of three 1/27: both above 2.5%, so they are the ends
-    two, three = bootstrap([0.0, 1.0]), bootstrap([1.0, 2.0, 6.0])
-    assert (two.mean, two.low, two.high, two.count) == (0.5, 0.0, 1.0, 2)
-    assert (three.mean, three.low, three.high) == (3.0, 1.0, 6.0)
-    assert bootstrap([0.7] * 5).low == bootstrap([0.7] * 5).high == pytest.approx(0.7)
-    assert math.isnan(bootstrap([1.0]).low)
-
-
-def test_the_bootstrap_of_many_values_is_the_normal_interval():
-    values = np.random.default_rng(3).normal(5.0, 2.0, 400)
-    found, half = bootstrap(values), 1.96 * values.std() / math.sqrt(400)
-    assert found.low == pytest.approx(values.mean() - half, abs=0.02)
-    assert found.high == pytest.approx(values.mean() + half, abs=0.02)
-    assert found == bootstrap(values) and found != bootstrap(values, seed=1)
-
-
 def entry(found, task, policy, budget=0.5):
     (comparison,) = [c for c in found if c.task == task]
     (one,) = [e for e in comparison.entries if e.policy == policy and e.budget == budget]
@@ -111,7 +94,8 @@ def entry(found, task, policy, budget=0.5):
 def test_differences_are_paired_and_mine_minus_the_baseline():
     found = compare(rows(), "full")
     needle, ppl = entry(found, "needle unseen", "snapkv").difference, entry(found, "ppl", "snapkv").difference
-    assert (needle.mean, needle.low, needle.high, needle.count) == (-0.25, -0.75, 0.0, 4)
+    assert needle == share_difference([1.0, 1.0, 1.0, 0.0], [1.0] * 4) and (needle.mean, needle.count) == (-0.25, 4)
+    assert needle.low < -0.25 < 0 < needle.high
     # prompts differ by nats, pairs by 0.1 each: the interval of the difference has no width
     assert ppl.mean == pytest.approx(0.1) and ppl.high - ppl.low < 1e-9
     assert entry(found, "needle unseen", "full", 1.0).difference is None
@@ -245,21 +229,6 @@ def test_an_ablations_file_is_repeated_by_ablate(name):
     assert {parse_budget(given["budget"])} == {r["budget"] for r in rows if r["policy"] != "full"}
 
 
-class Loads(HTMLParser):
-    """Everything a browser would fetch for a page, and its pictures' words."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found, self.alts, self.cells = [], [], 0
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        self.found += [v for k, v in given.items() if k in ("src", "srcset", "data", "poster", "action") and v]
-        self.found += [given["href"]] if "href" in given else []
-        self.alts += [given.get("alt")] if tag == "img" else []
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A result file with its traces, and a benchmark."""
@@ -294,7 +263,7 @@ def test_report_writes_table_page_pictures_and_json(cli, made, tmp_path):
     assert "http:" not in page and "https:" not in page and "url(" not in page and "@import" not in page
     assert all(address.startswith(("data:image/png;base64,", "#")) for address in loads.found)
     assert len(loads.alts) == len(names) and all(loads.alts) and re.search("<title>kvjax report: toy</title>", page)
-    for number in ("100.0 [100.0, 100.0]", "75.0 [", "-25.0 [-75.0, +0.0]", "4.500 [", "4.600 [", "+0.100 [+0.100, +0.100]"):
+    for number in ("100 [51, 100]", "75 [30, 95]", "-25 [-70, +28]", "4.500 ± 2.054", "4.600 ± 2.054", "+0.100 ± 0.000"):
         assert number in page
     for text in ("10.20", "5.10", "ours / theirs", "0.5<", f"kvjax report {made}/rows.jsonl", "kvjax sweep --model toy"):
         assert text in page

@@ -15,7 +15,7 @@ async function draw(rows) {
     drawn[name]?.view.finalize();
     const filled = { ...specification, data: { name: "rows", values: known } };
     const actions = { export: true, source: false, compiled: false, editor: false };
-    drawn[name] = { unit, view: (await vegaEmbed(place, filled, { renderer: "svg", ast: true, actions })).view };
+    drawn[name] = { unit, view: (await vegaEmbed(place, filled, { mode: "vega-lite", renderer: "svg", ast: true, actions })).view };
   }
   document.body.dataset.drawn = rows.length;
 }
