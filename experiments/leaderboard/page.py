@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-from markupsafe import Markup
 
 from experiments.leaderboard.board import Place, group
 from experiments.leaderboard.kinds import KINDS
 from experiments.pages import Json, embedded, environment
 from experiments.pages.charts import COLOURS, front, library
+from experiments.pages.table import Cell, Head
 from experiments.report.tables import MB
 from experiments.report.words import difference, estimate, milliseconds
 from experiments.stats import Estimate
@@ -17,30 +15,12 @@ from experiments.stats import Estimate
 COLOUR = dict(zip(KINDS, COLOURS, strict=True))
 
 
-@dataclass(frozen=True)
-class Head:
-    """A column: its name, what it is, which way it sorts first, whether it holds words."""
-
-    text: str
-    title: str
-    first: str = "descending"
-    words: bool = False
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is shown, the number it is sorted by (None: its text), low, mean and high in percent of a bar, a dot's colour."""
-
-    text: str
-    value: float | None = None
-    interval: tuple[float, float, float] | None = None
-    colour: str | None = None
-    words: bool = False
-
-
 HEADS = (
     Head("method", "a method of kvjax, with its budget", "ascending", True),
-    Head("score", "score in percent, higher is better, or nats per token, lower is better; 95% interval; sorted best first"),
+    Head(
+        "score", "score in percent, higher is better, or nats per token, lower is better; 95% interval; sorted best first",
+        sorted="descending",
+    ),
     Head("− full", "difference to the full cache on the same prompts, with its 95% interval"),
     Head("n", "scores that were averaged"),
     Head("kind", "what the method does", "ascending", True),
@@ -82,7 +62,6 @@ def render(
         heads=HEADS,
         rows=[_row(place, repeat, bars) for place, repeat in zip(places, repeats, strict=True)],
         note=NOTE,
-        broken=Markup("_<wbr>"),
         left_out=left_out,
         command=command,
         origins=origins,

@@ -13,7 +13,9 @@ Json = Mapping[str, "Json"] | Sequence["Json"] | str | float | bool | None
 def environment() -> Environment:
     """Jinja with the templates of `experiments/pages/templates`; what is filled in is escaped, a missing name is an error."""
     loader = PackageLoader("experiments.pages")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.globals["broken"] = Markup("_<wbr>")  # a name's underscores are where it may be broken
+    return made
 
 
 def embedded(payload: Json) -> Markup:

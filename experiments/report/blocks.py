@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.pages.table import Cell, Head
 from experiments.report.comparison import Comparison, Entry
-from experiments.report.page import Block, Cell, Line, Shown
+from experiments.report.page import Block, Line, Shown
 from experiments.report.tables import MB
 from experiments.report.words import difference, estimate, milliseconds
 from experiments.stats import Estimate
@@ -22,11 +23,11 @@ TIMES = (
 def comparison(found: Comparison, pictures: Sequence[Shown]) -> Block:
     """A task's table: bytes, score, difference to the baseline, times."""
     unit = "score %" if found.kind == "share" else "nats/token"
-    heads = ["policy", "budget", "kept", "device MB", "host MB", unit, "n"]
-    heads += [f"− {found.baseline}", "n paired", "compress ms", "ms/token"]
+    names = ["policy", "budget", "kept", "device MB", "host MB", unit, "n"]
+    names += [f"− {found.baseline}", "n paired", "compress ms", "ms/token"]
     better = "above 0 is better" if found.kind == "share" else "below 0 is better"
     note = f"{INTERVALS}this policy minus {found.baseline} at the same budget or its only one; {better}. {TIMES}"
-    return Block(found.task, heads, [_line(entry, found) for entry in found.entries], note, pictures)
+    return Block(found.task, _heads(names), [_line(entry, found) for entry in found.entries], note, pictures)
 
 
 def ratios(name: str, bench: Mapping[str, Any], pictures: Sequence[Shown]) -> Block:
@@ -35,7 +36,7 @@ def ratios(name: str, bench: Mapping[str, Any], pictures: Sequence[Shown]) -> Bl
     listed = lambda versions: ", ".join(f"{package} {version}" for package, version in versions.items())  # noqa: E731
     note = f"{bench['shape']}, {bench['dtype']}; {bench['machine']}, commit {bench['commit']}; {listed(bench['versions'])}"
     note += f"; peers: {listed(bench['peers'])}" if "peers" in bench else ""
-    return Block(f"{bench['bench']} ({name})", ["ratio", "value"], rows, note, pictures)
+    return Block(f"{bench['bench']} ({name})", _heads(["ratio", "value"]), rows, note, pictures)
 
 
 def _line(entry: Entry, found: Comparison) -> Line:
@@ -49,7 +50,11 @@ def _line(entry: Entry, found: Comparison) -> Line:
         Cell(estimate(entry.score, found.kind), entry.score.mean), _count(entry.score), *compared,
         Cell(milliseconds(entry.compress), entry.compress), Cell(milliseconds(entry.token, entry.batch), entry.token),
     ]  # fmt: skip
-    return Line(cells, marked)
+    return Line(cells, marked, entry.policy, budget.text)
+
+
+def _heads(names: Sequence[str]) -> list[Head]:
+    return [Head(name, first="ascending") for name in names]
 
 
 def _count(e: Estimate) -> Cell:

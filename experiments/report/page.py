@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs no network: pictures inside it, numbers in tables, commands and versions below."""
+"""The report as one HTML page that needs no network: pictures inside it, tables that sort and filter, commands and versions."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -6,26 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
-from experiments.report.page_template import FIGURES, TEMPLATE
+from experiments.pages import environment
+from experiments.pages.table import Cell, Head
 from experiments.rows import Row
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What a table shows, and the number it is sorted by (None: by its text)."""
-
-    text: str
-    value: float | None = None
-
-
-@dataclass(frozen=True)
 class Line:
-    """A row of a table; `marked` sets it off."""
+    """A row of a table; `marked` sets it off; with a method and a budget it can be filtered."""
 
     cells: Sequence[Cell]
     marked: bool = False
+    method: str = ""
+    budget: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,7 +35,7 @@ class Block:
     """A table with its title, the note below it and its pictures."""
 
     title: str
-    heads: Sequence[str]
+    heads: Sequence[Head]
     rows: Sequence[Line]
     note: str = ""
     pictures: Sequence[Shown] = ()
@@ -75,14 +68,21 @@ def render(
         command: the one that wrote it.   commands: by file, those that measure its rows again.
         rows: where versions, commits, machines and texts are taken from.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(FIGURES + TEMPLATE).render(
+    return environment().get_template("report.html").render(
         title=title,
         sections=[section for section in sections if section.pictures or section.tables],
+        budgets=_budgets(sections),
         command=command,
         commands=[(name, lines) for name, lines in commands.items() if lines],
         origins=origins(rows),
     )
+
+
+def _budgets(sections: Sequence[Section]) -> list[str]:
+    """The budgets of all lines, from large to small; slots after shares."""
+    lines = [line for section in sections for table in section.tables for line in table.rows]
+    found = {line.budget for line in lines if line.method and line.budget != "-"}
+    return sorted(found, key=lambda text: ("." not in text, -float(text)))
 
 
 def origins(rows: Sequence[Row]) -> list[dict[str, str]]:
