@@ -17,9 +17,10 @@ def report(
     files: Annotated[list[Path], typer.Argument(help="JSONL files of `kvjax sweep`, JSON files of `kvjax bench`.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for index.html, table.md and the pictures.")],
     baseline: Annotated[str | None, typer.Option(help="Policy the others are compared with, by prompt [full].")] = None,
+    charts: Annotated[bool, typer.Option("--charts", help="Also charts that follow the page's filter; extra `pages`.")] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Print a markdown table of scores against allocated bytes; write it, PNGs, and a page that opens without a network."""
+    """Print a markdown table of scores against allocated bytes; write it, PNGs, and a page that sorts, filters and needs no network."""
     inputs = gather(files)
     if baseline is not None:
         check_baseline(inputs.all_rows, baseline)
@@ -30,9 +31,10 @@ def report(
         out.print(text, markup=False)
         write_atomically(folder / "table.md", text.encode())
     with err.status("drawing"):
+        from experiments.report.charts import interactive, none
         from experiments.report.write import write
 
-        written = write(inputs, found, baseline or "full", folder)
+        written = write(inputs, found, baseline or "full", folder, interactive if charts else none)
     out.print(f"wrote {written.page} and {len(written.pictures)} pictures beside it", markup=False)
     payload = {
         "tables": [asdict(table) for table in found],

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from experiments.leaderboard.board import Place, group
 from experiments.leaderboard.kinds import KINDS
-from experiments.pages import Json, embedded, environment
-from experiments.pages.charts import COLOURS, front, library
+from experiments.pages import Json, environment
+from experiments.pages.charts import COLOURS, charts, front
 from experiments.pages.table import Cell, Head
+from experiments.report.charts import TITLES
+from experiments.report.charts import datum as chart_datum
 from experiments.report.tables import MB
 from experiments.report.words import difference, estimate, milliseconds
 from experiments.stats import Estimate
@@ -65,30 +67,20 @@ def render(
         left_out=left_out,
         command=command,
         origins=origins,
-        data=embedded({"rows": [datum(i, place) for i, place in enumerate(places)], "charts": charts(places)}),
-        library=library(),
+        charts=charts([datum(i, place) for i, place in enumerate(places)], specifications(places)),
     )  # fmt: skip
 
 
 def datum(index: int, place: Place) -> Json:
     """A row as the charts have it."""
-    e, scale = place.entry, 100.0 if place.unit == "share" else 1.0
-    known = lambda x: None if x is None or math.isnan(x) else x  # noqa: E731
-    return {
-        "name": place.name, "kind": place.kind, "unit": place.unit, "task": place.task, "href": f"#row-{index}",
-        "score": scale * e.score.mean, "low": known(scale * e.score.low), "high": known(scale * e.score.high), "worth": place.worth,
-        "bytes": e.allocated / MB, "time": None if place.time is None else 1e3 * place.time,
-        "says": estimate(e.score, place.unit), "mb": f"{e.allocated / MB:.2f}", "share": _percent(e.allocated / e.full),
-        "ms": milliseconds(e.token, e.batch), "difference": "-" if e.difference is None else difference(e.difference, place.unit),
-    }  # fmt: skip
+    return chart_datum(place.entry, place.unit, name=place.name, kind=place.kind, task=place.task, href=f"#row-{index}")
 
 
-def charts(places: Sequence[Place]) -> dict[str, Json]:
+def specifications(places: Sequence[Place]) -> dict[str, Json]:
     """Specifications by unit and name."""
-    titles = {"share": "score %", "nats": "nats per token"}
     costs = {"bytes": "device MB", "time": "ms per token"}
     return {
-        unit: {name: front(name, costs[name], kinds=list(KINDS), score=titles[unit], percent=unit == "share") for name in costs}
+        unit: {name: front(name, costs[name], kinds=list(KINDS), score=TITLES[unit], percent=unit == "share") for name in costs}
         for unit in dict.fromkeys(place.unit for place in places)
     }
 

@@ -1,10 +1,12 @@
 """Charts of a page, as Vega-Lite specifications that the page fills with the rows it shows; the library is inside the page."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 
 from markupsafe import Markup
 
-from experiments.pages import Json
+from experiments.pages import Json, embedded
 
 #: Okabe and Ito's colours, then greys, in the order of a chart's kinds.
 COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#B8860B", "#6A51A3", "#777777")
@@ -31,6 +33,27 @@ def library() -> Markup:
     except ImportError as error:
         raise ImportError("charts of a page come from vl-convert-python: pip install -e '.[pages]'") from error
     return Markup(vl_convert.javascript_bundle().replace("</script", "<\\/script"))
+
+
+@dataclass(frozen=True)
+class Charts:
+    """What a page's charts need: rows and specifications as JSON, and the library."""
+
+    data: Markup
+    library: Markup
+
+
+def charts(rows: Json, specifications: Mapping[str, Json]) -> Charts:
+    """The charts of a page.
+
+    Args:
+        rows: by the tables' `data-row`, a list or an object; with `unit` and, where a page has several tables, `table`.
+        specifications: unit -> cost -> what `front` gives.
+
+    Raises:
+        ImportError: the extra `pages` is not installed.
+    """
+    return Charts(embedded({"rows": rows, "charts": specifications}), library())
 
 
 def front(cost: str, title: str, *, kinds: list[str], score: str, percent: bool) -> Json:

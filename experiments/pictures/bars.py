@@ -37,7 +37,7 @@ def of_cells(found: Comparison, folder: Path) -> Picture:
 
 def _title(found: Comparison) -> str:
     """Says where a time is a part of a batch's."""
-    return "ms per token" if all(e.batch <= 1 for e in found.entries) else "ms per token, part of a batch"
+    return "ms per token" if all(e.batch <= 1 for e in found.entries) else "ms/token of a batch"
 
 
 def of_bench(name: str, bench: Mapping[str, Any], folder: Path) -> Picture | None:

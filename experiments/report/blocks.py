@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.pages.table import Cell, Head
+from experiments.report.charts import key, table_key
 from experiments.report.comparison import Comparison, Entry
 from experiments.report.page import Block, Line, Shown
 from experiments.report.tables import MB
@@ -23,11 +24,11 @@ TIMES = (
 def comparison(found: Comparison, pictures: Sequence[Shown]) -> Block:
     """A task's table: bytes, score, difference to the baseline, times."""
     unit = "score %" if found.kind == "share" else "nats/token"
-    names = ["policy", "budget", "kept", "device MB", "host MB", unit, "n"]
-    names += [f"− {found.baseline}", "n paired", "compress ms", "ms/token"]
+    names = ["policy", "budget", unit, "n", f"− {found.baseline}", "n paired"]
+    names += ["kept", "device MB", "host MB", "compress ms", "ms/token"]
     better = "above 0 is better" if found.kind == "share" else "below 0 is better"
     note = f"{INTERVALS}this policy minus {found.baseline} at the same budget or its only one; {better}. {TIMES}"
-    return Block(found.task, _heads(names), [_line(entry, found) for entry in found.entries], note, pictures)
+    return Block(found.task, _heads(names), [_line(entry, found) for entry in found.entries], note, pictures, table_key(found))
 
 
 def ratios(name: str, bench: Mapping[str, Any], pictures: Sequence[Shown]) -> Block:
@@ -46,11 +47,11 @@ def _line(entry: Entry, found: Comparison) -> Line:
     if entry.difference is not None:
         compared = [Cell(difference(entry.difference, found.kind), entry.difference.mean), _count(entry.difference)]
     cells = [
-        Cell(entry.policy), budget, Cell(f"{100 * entry.share:.1f}%", entry.share), _bytes(entry.allocated), _bytes(entry.host),
-        Cell(estimate(entry.score, found.kind), entry.score.mean), _count(entry.score), *compared,
+        Cell(entry.policy), budget, Cell(estimate(entry.score, found.kind), entry.score.mean), _count(entry.score), *compared,
+        Cell(f"{100 * entry.share:.1f}%", entry.share), _bytes(entry.allocated), _bytes(entry.host),
         Cell(milliseconds(entry.compress), entry.compress), Cell(milliseconds(entry.token, entry.batch), entry.token),
     ]  # fmt: skip
-    return Line(cells, marked, entry.policy, budget.text)
+    return Line(cells, marked, entry.policy, budget.text, key(found, entry))
 
 
 def _heads(names: Sequence[str]) -> list[Head]:

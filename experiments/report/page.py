@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from experiments.pages import environment
+from experiments.pages.charts import Charts
 from experiments.pages.table import Cell, Head
 from experiments.rows import Row
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table; `marked` sets it off; with a method and a budget it can be filtered."""
+    """A row of a table; `marked` sets it off; method and budget are what it is filtered by, `key` is its point in a chart."""
 
     cells: Sequence[Cell]
     marked: bool = False
     method: str = ""
     budget: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Block:
     rows: Sequence[Line]
     note: str = ""
     pictures: Sequence[Shown] = ()
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,19 +62,21 @@ def shown(picture: Any) -> Shown:
 
 
 def render(
-    title: str, sections: Sequence[Section], *, command: str, commands: Mapping[str, Sequence[str]], rows: Sequence[Row]
-) -> str:
+    title: str, sections: Sequence[Section], *,
+    command: str, commands: Mapping[str, Sequence[str]], rows: Sequence[Row], charts: Charts | None = None,
+) -> str:  # fmt: skip
     """The page.
 
     Args:
         title: of the page.   sections: what it shows, in order; empty ones are left out.
         command: the one that wrote it.   commands: by file, those that measure its rows again.
-        rows: where versions, commits, machines and texts are taken from.
+        rows: where versions, commits, machines and texts are taken from.   charts: those of the tables with a key, or None.
     """
     return environment().get_template("report.html").render(
         title=title,
         sections=[section for section in sections if section.pictures or section.tables],
         budgets=_budgets(sections),
+        charts=charts,
         command=command,
         commands=[(name, lines) for name, lines in commands.items() if lines],
         origins=origins(rows),

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.files import write_atomically
+from experiments.pages.charts import Charts
 from experiments.pictures import bars, budgets, drift, heatmap, memory_curve, retention
 from experiments.pictures.canvas import Picture
 from experiments.report import blocks
+from experiments.report.charts import none
 from experiments.report.comparison import Comparison, compare
 from experiments.report.inputs import Inputs
 from experiments.report.page import Section, render, shown
@@ -25,11 +27,19 @@ class Written:
     comparisons: tuple[Comparison, ...]
 
 
-def write(inputs: Inputs, found: Sequence[Table], baseline: str, folder: Path) -> Written:
+def write(
+    inputs: Inputs, found: Sequence[Table], baseline: str, folder: Path,
+    charts: Callable[[Sequence[Comparison]], Charts | None] = none,
+) -> Written:  # fmt: skip
     """Draw every picture that `inputs` has something for, and write index.html.
 
+    Args:
+        inputs, found: rows, traces and benchmarks; the tables of the rows.
+        baseline: whom the others are compared with.   folder: where to.
+        charts: `report.charts.interactive`, or `none`.
+
     Raises:
-        ValueError: rows that do not compare. OSError: a file cannot be written.
+        ValueError: rows that do not compare. ImportError: charts without their library. OSError: a file cannot be written.
     """
     rows = inputs.all_rows
     compared = compare(rows, baseline)
@@ -51,9 +61,10 @@ def write(inputs: Inputs, found: Sequence[Table], baseline: str, folder: Path) -
     page = render(
         f"kvjax report: {', '.join(names)}",
         sections,
-        command=_command(inputs, folder, baseline),
+        command=_command(inputs, folder, baseline, charts is not none),
         commands={str(file): commands(of_file, file) for file, of_file in inputs.rows.items()},
         rows=rows,
+        charts=charts(compared),
     )
     return Written(
         write_atomically(folder / "index.html", page.encode()), tuple(picture.path for picture in drawn), tuple(compared)
@@ -84,6 +95,7 @@ def _of(found: Table | Comparison) -> tuple[str, str, int]:
     return found.model, found.dtype, found.length
 
 
-def _command(inputs: Inputs, folder: Path, baseline: str) -> str:
+def _command(inputs: Inputs, folder: Path, baseline: str, charts: bool) -> str:
     words = ["kvjax", "report", *map(str, inputs.files), "--out", str(folder)]
+    words += ["--charts"] if charts else []
     return shlex.join([*words, *(["--baseline", baseline] if baseline != "full" else [])])

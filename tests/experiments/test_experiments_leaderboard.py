@@ -13,7 +13,7 @@ from experiments.leaderboard.board import MEAN, group, places
 from experiments.leaderboard.cells import cells
 from experiments.leaderboard.front import front
 from experiments.leaderboard.kinds import KINDS, kind
-from experiments.leaderboard.page import charts, datum
+from experiments.leaderboard.page import datum, specifications
 from experiments.leaderboard.write import write
 from experiments.stats import mean_of, share, share_difference
 from tests.experiments.conftest import lines, row
@@ -128,7 +128,7 @@ def test_the_page_holds_the_rows_and_asks_for_nothing(board):
     assert "http:" not in head and "https:" not in head and "url(" not in head
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     assert data["rows"] == [datum(i, place) for i, place in enumerate(written.places)]
-    assert data["charts"] == charts(written.places) and set(data["charts"]) == {"share", "nats"}
+    assert data["charts"] == specifications(written.places) and set(data["charts"]) == {"share", "nats"}
     assert page.count("<tr id=") == len(written.places) and "dms needs &lt;weights&gt;" in page
     for text in ("100 [72, 100]", "40 [17, 69]", "7.500 ±", "-70 ["):
         assert text in page
@@ -155,7 +155,7 @@ def test_the_chart_draws_the_front(board):
     for unit, task in (("share", "needle unseen"), ("nats", "ppl")):
         shown = [place for place in written.places if place.task == task]
         for name, on in (("bytes", "cheap"), ("time", "fast")):
-            filled = {**charts(written.places)[unit][name], "width": 300, "data": {"values": [datum(0, p) for p in shown]}}
+            filled = {**specifications(written.places)[unit][name], "width": 300, "data": {"values": [datum(0, p) for p in shown]}}
             names = texts_of(vl_convert.vegalite_to_svg(filled))
             assert names & {place.name for place in shown} == {place.name for place in shown if getattr(place, on)}
 

@@ -16,7 +16,7 @@ from experiments.commands.sweep import grid, parse_length, parse_seeds
 from experiments.commands.tasks import parse_tasks
 from experiments.pictures import bars, budgets, canvas, drift, heatmap, memory_curve, retention
 from experiments.policies import parse_budget
-from experiments.report import markdown, tables
+from experiments.report import blocks, charts, markdown, tables
 from experiments.report.comparison import compare
 from experiments.report.inputs import gather
 from experiments.report.reproduce import PACKAGED, commands
@@ -267,6 +267,35 @@ def test_report_writes_table_page_pictures_and_json(cli, made, tmp_path):
         assert number in page
     for text in ("10.20", "5.10", "ours / theirs", "0.5<", f"kvjax report {made}/rows.jsonl", "kvjax sweep --model toy"):
         assert text in page
+
+
+def test_charts_hold_every_line_and_ask_for_nothing(cli, made, tmp_path):
+    pytest.importorskip("vl_convert", reason="vl-convert-python is not installed: the extra `pages`")
+    code, _, err = cli("report", made / "rows.jsonl", "--out", tmp_path / "out", "--charts")
+    assert code == 0, err
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert all(address.startswith(("data:image/png;base64,", "#")) for address in Loads(page).found)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
+    lines = re.findall(r'<tr id="([^"]*)" data-row="([^"]*)"', page)
+    assert [a for a, _ in lines] == [b for _, b in lines] == list(data["rows"]) and len(lines) == 4
+    found = data["rows"]["toy-float32-64-needle-unseen-snapkv-0.5"]
+    assert (found["score"], found["bytes"], found["says"], found["href"]) == (75.0, 5.1, "75 [30, 95]", f"#{lines[1][0]}")
+    tables = re.findall(r'data-cost="bytes" data-table="([^"]*)"', page)
+    assert tables == list(dict.fromkeys(row["table"] for row in data["rows"].values())) and "--charts" in page
+    assert charts.interactive([]) is None  # benchmarks have no such chart
+
+
+def test_budgets_stand_from_large_to_small_whatever_they_keep():
+    kept = {0.75: 0.2, 0.5: 0.9, 0.25: 0.5, 64: 0.1, 16: 0.95}
+    made = [row(policy="d2o", policy_repr=f"d {b}", budget=b, kept_share=share) for b, share in kept.items()]
+    assert [line.budget for line in tables(made[::-1])[0].lines] == list(kept)
+    assert [e.budget for e in compare(made[::-1], "full")[0].entries] == list(kept)
+
+
+def test_a_time_that_is_a_part_of_a_batchs_says_so(tmp_path):
+    for together, text in ((1, "20"), (16, "20 (1/16)")):
+        found = compare([row(seconds_per_token=0.02, rows=together)], "full")[0]
+        assert blocks.comparison(found, []).rows[0].cells[-1].text == text
 
 
 def test_a_named_baseline_must_have_been_measured(cli, made, tmp_path):

@@ -1,26 +1,29 @@
-/* Charts over the rows that the table shows: data.charts[unit][name] is a specification, data.rows the rows by their number. */
+/* Charts over the rows that the tables show. A chart draws its table's rows (all, where it has none) against the cost it is named for;
+   data.charts[unit][cost] is a specification, data.rows the rows by their data-row. */
 const data = JSON.parse(document.getElementById("data").textContent);
-const drawn = {};
-async function draw(rows) {
-  const unit = rows.length ? rows[0].unit : Object.keys(data.charts)[0];
-  for (const [name, specification] of Object.entries(data.charts[unit])) {
-    const place = document.getElementById(`chart-${name}`);
-    const known = structuredClone(rows.filter(row => row[name] > 0));
-    place.hidden = known.length === 0;
-    if (place.hidden) continue;
-    if (drawn[name]?.unit === unit) {
-      await drawn[name].view.data("rows", known).resize().runAsync();
-      continue;
-    }
-    drawn[name]?.view.finalize();
-    const filled = { ...specification, data: { name: "rows", values: known } };
-    const actions = { export: true, source: false, compiled: false, editor: false };
-    drawn[name] = { unit, view: (await vegaEmbed(place, filled, { mode: "vega-lite", renderer: "svg", ast: true, actions })).view };
+const drawn = new Map();
+async function draw(place, rows) {
+  const { cost, table } = place.dataset;
+  const known = structuredClone(rows.filter(row => row[cost] > 0 && (table === undefined || row.table === table)));
+  place.hidden = known.length === 0;
+  if (place.hidden) return;
+  const unit = known[0].unit, before = drawn.get(place);
+  if (before?.unit === unit) {
+    await before.view.data("rows", known).resize().runAsync();
+    return;
   }
+  before?.view.finalize();
+  const filled = { ...data.charts[unit][cost], data: { name: "rows", values: known } };
+  const actions = { export: true, source: false, compiled: false, editor: false };
+  const made = await vegaEmbed(place, filled, { mode: "vega-lite", renderer: "svg", ast: true, actions });
+  drawn.set(place, { unit, view: made.view });
+}
+async function all(rows) {
+  for (const place of document.querySelectorAll(".chart")) await draw(place, rows);
   document.body.dataset.drawn = rows.length;
 }
 let waiting = Promise.resolve();
 document.addEventListener("shown", event => {
-  const rows = event.detail.map(row => data.rows[Number(row.dataset.row)]);
-  waiting = waiting.then(() => draw(rows));
+  const rows = event.detail.filter(row => row.dataset.row).map(row => data.rows[row.dataset.row]);
+  waiting = waiting.then(() => all(rows));
 });

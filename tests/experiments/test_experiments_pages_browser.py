@@ -1,17 +1,17 @@
-"""The leaderboard's page in a browser: it asks for nothing, says nothing wrong, and sorts, filters, draws, copies and fits."""
+"""The pages in a browser: they ask for nothing, say nothing wrong, and sort, filter, draw, copy and fit their width."""
 
-import os
+import json
 import shutil
 
 import pytest
 
+from experiments.cli import main
 from experiments.leaderboard.board import MEAN
 from experiments.leaderboard.write import write
 from tests.experiments.test_experiments_leaderboard import CELLS, made
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-BUNDLED = os.environ.get("KVJAX_TEST_BROWSER", CHROMIUM)
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +19,10 @@ def browser():
     """Chromium without a window; skipped where there is none."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the extra `browser`")
     pytest.importorskip("vl_convert", reason="vl-convert-python is not installed: the extra `pages`")
-    if BUNDLED is None:
+    if CHROMIUM is None:
         pytest.skip("no chromium on the PATH")
     with api.sync_playwright() as found:
-        browser = found.chromium.launch(executable_path=BUNDLED, args=["--no-sandbox"])
+        browser = found.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
 
@@ -124,3 +124,21 @@ def test_it_fits_its_width_with_the_score_second_and_the_method_frozen(page):
     assert score["x"] + score["width"] <= page.viewport_size["width"]
     region.evaluate("box => { box.scrollLeft = 300; }")
     assert page.locator("tbody tr td").first.bounding_box()["x"] == before
+
+
+def test_a_reports_page_filters_its_tables_and_charts(browser, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(r) + "\n" for r in made(tasks=("needle",))))
+    assert main(["report", str(rows), "--out", str(tmp_path), "--charts"]) == 0
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    said = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto((tmp_path / "index.html").as_uri())
+    drawn(page, 2 * len(CELLS))
+    assert page.locator(".chart svg.marks").count() == 2 and page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.fill("input[type=search]", "snap key")
+    page.locator("label.chip", has_text="0.25").click()
+    drawn(page, 4)
+    assert shown(page) == ["keydiff", "snapkv"] * 2 and said == []
+    page.close()
