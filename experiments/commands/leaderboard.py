@@ -22,7 +22,7 @@ from experiments.leaderboard.write import CSV, PAGE, ROWS, write
 from experiments.pages.charts import library
 from experiments.policies import parse_budget, split_specs
 from experiments.prefills import Afresh, Kept
-from experiments.rows import Found
+from experiments.rows import Found, Row
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack, haystack
 
@@ -65,22 +65,25 @@ def leaderboard(
     if dry_run:
         write_json(json_file, {"cost": asdict(cost), "cells": [[cell.name, cell.budget] for cell in plan.cells], **_left(found)})
         return
-    folder.mkdir(parents=True, exist_ok=True)
     typed = {
         "--model": model, "--dtype": dtype, "--methods": methods, "--budgets": budgets, "--tasks": tasks, "--question": question,
         "--lengths": lengths, "--prompts": prompts, "--seed": seed, "--text": text, "--out": folder,
     }  # fmt: skip
-    command = _command(typed, batched)
+
+    def publish(rows: list[Row]) -> None:
+        write(rows, folder, left_out=found.left_out, command=_command(typed, batched))
+
+    folder.mkdir(parents=True, exist_ok=True)
     with progress() as bar:
         line = bar.add_task(f"{len(plan.cells)} cells a prompt", total=cost.rows)
-        measured = run(
-            lm, plan, source, folder,
-            prefills=Kept(prefills) if prefills else Afresh(),
-            publish=lambda rows: write(rows, folder, left_out=found.left_out, command=command),
-            done=lambda count: bar.advance(line, count),
-        )  # fmt: skip
-    out.print(f"{measured} rows measured, {cost.found} found; wrote {folder / PAGE} and {folder / CSV}", markup=False)
-    payload = {"measured": measured, "found": cost.found, **_left(found)}
+        how = dict(prefills=Kept(prefills) if prefills else Afresh(), publish=publish, done=lambda count: bar.advance(line, count))
+        measured = run(lm, plan, source, folder, **how)
+    _finish(folder, {"measured": measured, "found": cost.found, **_left(found)}, json_file)
+
+
+def _finish(folder: Path, payload: dict[str, object], json_file: Path | None) -> None:
+    measured, found = payload["measured"], payload["found"]
+    out.print(f"{measured} rows measured, {found} found; wrote {folder / PAGE} and {folder / CSV}", markup=False)
     write_json(json_file, payload | {"page": str(folder / PAGE), "csv": str(folder / CSV), "rows": str(folder / ROWS)})
 
 

@@ -20,7 +20,7 @@ def report(
     charts: Annotated[bool, typer.Option("--charts", help="Also charts that follow the page's filter; extra `pages`.")] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Print a markdown table of scores against allocated bytes; write it, PNGs, and a page that sorts, filters and needs no network."""
+    """Print a table of scores against allocated bytes; write it as markdown, PNGs, and a page that needs no network."""
     inputs = gather(files)
     if baseline is not None:
         check_baseline(inputs.all_rows, baseline)

@@ -34,8 +34,7 @@ def write(
     """Draw every picture that `inputs` has something for, and write index.html.
 
     Args:
-        inputs, found: rows, traces and benchmarks; the tables of the rows.
-        baseline: whom the others are compared with.   folder: where to.
+        inputs, found: rows, traces and benchmarks; the tables of the rows.   baseline: whom the others are compared with.
         charts: `report.charts.interactive`, or `none`.
 
     Raises:
@@ -66,9 +65,8 @@ def write(
         rows=rows,
         charts=charts(compared),
     )
-    return Written(
-        write_atomically(folder / "index.html", page.encode()), tuple(picture.path for picture in drawn), tuple(compared)
-    )
+    paths = tuple(picture.path for picture in drawn)
+    return Written(write_atomically(folder / "index.html", page.encode()), paths, tuple(compared))
 
 
 DEPTH = "Depth is the needle's place in the text, from 0 (its beginning); grey: no prompt there."
