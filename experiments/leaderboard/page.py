@@ -89,7 +89,7 @@ def _about(places: Sequence[Place]) -> str:
     methods = len({place.entry.policy for place in places})
     prompts = sorted({place.entry.score.count for place in places if len(place.tasks) == 1})
     words = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
-    return f"{methods} methods; {words} prompts a row. {', '.join(dict.fromkeys(map(_setting, places)))}."
+    return f"{methods} methods; prompts of a task: {words}. {', '.join(dict.fromkeys(map(_setting, places)))}."
 
 
 def _setting(place: Place) -> str:

@@ -1,7 +1,7 @@
 """Measuring a leaderboard: the sweep's own run, prompt by prompt, with the page written again now and then."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from experiments import sweep
 from experiments.leaderboard.write import ROWS
 from experiments.prefills import Afresh
-from experiments.rows import RowFile, read
+from experiments.rows import Row, RowFile, key, read
 from experiments.tasks.text import Haystack
 
 #: Seconds between two writings of the page.
@@ -25,7 +25,7 @@ def run(
     Args:
         lm, plan, text, prefills: as `experiments.sweep.run`.
         folder: where rows.jsonl is, or will be.
-        publish: told all rows when a prompt of every task is measured and two minutes have passed, and at the end.
+        publish: told the plan's rows when a prompt of every task is measured and two minutes have passed, and at the end.
         done: told the number of rows measured.
 
     Raises:
@@ -39,7 +39,19 @@ def run(
                 continue
             measured += sweep.run(lm, part, text, rows, prefills=prefills, done=done)
             if prompts < plan.prompts and time.monotonic() - last > PAUSE:
-                publish(read(file))
+                publish(of_plan(plan, read(file)))
                 last = time.monotonic()
-    publish(read(file))
+    publish(of_plan(plan, read(file)))
     return measured
+
+
+def of_plan(plan: sweep.Plan, rows: Sequence[Row]) -> list[Row]:
+    """The rows that `plan` asks for; a file may hold others, of another task or method, which the page is not about."""
+    asked = {(task.NAME, mode, length, index, seed) for index, seed, length, task, mode in plan.prompt_keys()}
+    cells = {(repr(cell.policy), cell.budget) for cell in plan.cells}
+    found = []
+    for row in rows:
+        task, mode, length, index, policy, budget, seed = key(row)
+        if (task, mode, length, index, seed) in asked and (policy, budget) in cells:
+            found.append(row)
+    return found

@@ -68,7 +68,7 @@ def front(cost: str, title: str, *, kinds: list[str], score: str, percent: bool)
         score: title of the vertical axis.   percent: scores from 0 to 100, better when higher; else nats, drawn downwards.
     """
     x = {"field": cost, "type": "quantitative", "title": title, "scale": {"type": "log", "nice": False, "padding": 12}}
-    domain = {"domain": [0, 100]} if percent else {"zero": False, "reverse": True}
+    domain = {"domain": [0, 100], "padding": 8} if percent else {"zero": False, "reverse": True}
     y = {"field": "score", "type": "quantitative", "title": score, "scale": domain}
     colour = {"field": "kind", "type": "nominal", "scale": {"domain": kinds, "range": list(COLOURS)}, "legend": None}
     return {

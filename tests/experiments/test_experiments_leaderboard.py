@@ -200,6 +200,12 @@ def test_a_run_prints_its_plan_and_is_resumed(cli, tmp_path, haystack_file):
     assert page.count("<tr id=") == 2 and "<span>snapkv:window=8 0.5</span>" in page
     assert "dms needs its weights" in page and json.loads((tmp_path / "r.json").read_text())["found"] == 2
     assert not list((tmp_path / "out").glob(".*"))
+    file = tmp_path / "out" / "rows.jsonl"
+    others = [first[0] | {"prompt": 7}, first[1] | {"policy": "tova", "policy_repr": "T"}, first[0] | {"task": "vt"}]
+    file.write_text("".join(json.dumps(r) + "\n" for r in first + others))
+    code, out, err = cli(*words, "--tasks", "needle", "--prompts", 1)
+    again = (tmp_path / "out" / "leaderboard.csv").read_text().splitlines()
+    assert code == 0 and "0 rows measured, 2 found" in out and len(again) == 3  # what was not asked for is not shown
 
 
 @pytest.mark.parametrize(
