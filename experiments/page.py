@@ -2,7 +2,6 @@
 
 import base64
 import html
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.page_template import TEMPLATE
+from experiments.pages import embedded
 from experiments.report import MB
 
 
@@ -40,7 +40,7 @@ def render(words: Sequence[str], mask: np.ndarray, facts: Mapping[str, Any]) -> 
         "LAYERS": _options("layer", layers),
         "HEADS": _options("head", heads),
         "TOKENS": "".join(_token(word, part) for word, part in zip(words, share, strict=True)),
-        "DATA": _data({"layers": layers, "heads": heads, "tokens": len(words), "bits": bits}),
+        "DATA": embedded({"layers": layers, "heads": heads, "tokens": len(words), "bits": bits}),
     }
     # one pass, so that a prompt that spells a placeholder stays as it is
     return re.sub(r"\[\[([A-Z]+)\]\]", lambda found: parts[found[1]], TEMPLATE)
@@ -69,8 +69,3 @@ def _token(word: str, share: float) -> str:
     """One token; a line break stays one, marked so that it can be shaded and hovered over."""
     visible = html.escape(word).replace("\r", "").replace("\n", "⏎\n")
     return f'<span style="--s:{share:.3f}">{visible}</span>'
-
-
-def _data(payload: Mapping[str, Any]) -> str:
-    """JSON that cannot close the script element it stands in."""
-    return json.dumps(payload).replace("<", "\\u003c")

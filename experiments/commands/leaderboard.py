@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +61,8 @@ def leaderboard(
     timed = pairs if batched else tuple((Alone(task), mode) for task, mode in pairs)
     plan = engine.Plan(tasks=timed, lengths=at, policies=found.measured, prompts=prompts, seeds=seeds)
     cost = _cost(lm, plan, source, folder)
-    out.print("\n".join(lines(plan, found, cost)), markup=False)
+    together = None if batched else _cost(lm, replace(plan, tasks=pairs), source, folder)
+    out.print("\n".join(lines(plan, found, cost, together)), markup=False)
     if dry_run:
         write_json(json_file, {"cost": asdict(cost), "cells": [[cell.name, cell.budget] for cell in plan.cells], **_left(found)})
         return

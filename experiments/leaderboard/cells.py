@@ -10,7 +10,7 @@ from kvjax.protocols import Decoder
 
 @dataclass(frozen=True)
 class Cells:
-    """measured: methods at their budgets.   left_out: method -> why it cannot be measured as it stands."""
+    """measured: methods at their budgets.   left_out: method, or `method at budget` -> why it cannot be measured as it stands."""
 
     measured: tuple[Named, ...]
     left_out: Mapping[str, str]
@@ -31,18 +31,19 @@ def cells(specs: Sequence[str], budgets: Sequence[Budget], model: Decoder, lengt
         ValueError: a name that is no method's.
     """
     found: dict[tuple[str, Budget], Named] = {}
-    left_out: dict[str, str] = {}
+    refused: dict[tuple[str, Budget], str] = {}
     for spec in specs:
         _known(spec)
         for budget in budgets:
             try:
                 cell = _cell(spec, budget, model, lengths)
             except ValueError as error:
-                left_out[spec] = str(error)
+                refused[spec, budget] = str(error)
                 continue
             found[cell.name, cell.budget] = cell
-    measured = {name for name, _ in found}
-    return Cells(tuple(found.values()), {spec: why for spec, why in left_out.items() if spec not in measured})
+    some = {name for name, _ in found}
+    left_out = {f"{spec} at {budget}" if spec in some else spec: why for (spec, budget), why in refused.items()}
+    return Cells(tuple(found.values()), left_out)
 
 
 def _known(spec: str) -> None:

@@ -7,8 +7,8 @@ from experiments.leaderboard.cells import Cells
 from experiments.sweep import Plan
 
 
-def lines(plan: Plan, cells: Cells, cost: Cost) -> Iterator[str]:
-    """Tasks, methods at their budgets, methods left out and why, then rows, prompts, steps and minutes."""
+def lines(plan: Plan, cells: Cells, cost: Cost, together: Cost | None) -> Iterator[str]:
+    """Tasks, methods at their budgets, those left out and why, rows, prompts, steps and minutes; `together`: were cells batched."""
     named = [task.NAME if mode == "-" else f"{task.NAME} ({mode})" for task, mode in plan.tasks]
     yield f"tasks: {', '.join(named)}; lengths: {_joined(plan.lengths)}; prompts: {plan.prompts}; seeds: {_joined(plan.seeds)}"
     budgets: dict[str, list] = {}
@@ -19,8 +19,14 @@ def lines(plan: Plan, cells: Cells, cost: Cost) -> Iterator[str]:
         yield f"left out: {why if name in why else f'{name}: {why}'}"
     prompts = plan.prompts * len(plan.seeds) * len(plan.lengths) * len(plan.tasks)
     yield f"{len(plan.cells)} cells x {prompts} prompts: {cost.rows} rows to measure, {cost.found} found"
-    yield f"{cost.prompts} prefills of {cost.prefill_tokens} tokens in all, {cost.steps} decode steps"
-    yield f"at least {cost.seconds / 60:.1f} min by this machine's speed of two products, without attention and compilation"
+    yield f"{cost.prompts} prefills of {cost.prefill_tokens} tokens in all"
+    yield f"{_time(cost)}, by this machine's speed of two products, without attention and compilation"
+    if together is not None:
+        yield f"with --batched, which measures no method's own time: {_time(together)}"
+
+
+def _time(cost: Cost) -> str:
+    return f"{cost.steps} decode steps, at least {cost.seconds / 60:.1f} min"
 
 
 def _method(name: str, budgets: list) -> str:

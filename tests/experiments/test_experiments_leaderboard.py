@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+import sys
 
 import pytest
 import typer
@@ -15,6 +16,7 @@ from experiments.leaderboard.front import front
 from experiments.leaderboard.kinds import KINDS, kind
 from experiments.leaderboard.page import datum, specifications
 from experiments.leaderboard.write import write
+from experiments.pages.charts import library
 from experiments.stats import mean_of, share, share_difference
 from tests.experiments.conftest import lines, row
 from tests.experiments.pages import Loads
@@ -164,6 +166,13 @@ def texts_of(svg):
     return set(re.findall(r"<text[^>]*>([^<]*)</text>", svg))
 
 
+def test_without_its_extra_a_leaderboard_says_so_at_once(cli, tmp_path, haystack_file, monkeypatch):
+    library.cache_clear()
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    code, _, err = cli("leaderboard", "--model", "toy", "--text", haystack_file, "--out", tmp_path / "o")
+    assert code == 2 and err.count("\n") == 1 and "pip install -e '.[pages]'" in err and not (tmp_path / "o").exists()
+
+
 def test_every_method_has_a_kind_and_a_cell_or_a_reason(talker):
     import kvjax
 
@@ -174,6 +183,8 @@ def test_every_method_has_a_kind_and_a_cell_or_a_reason(talker):
     budgets = {name: [cell.budget for cell in found.measured if cell.name == name] for name in measured}
     assert budgets["snapkv"] == [0.5, 0.25] and budgets["quest"] == [1.0] and budgets["arkv"] == [512, 256]
     assert {kind(kvjax.methods.info(name)) for name in kvjax.methods.names()} == set(KINDS)
+    some = cells(["arkv"], [64, 16], talker.decoder, [1024])  # its window has 32
+    assert [cell.budget for cell in some.measured] == [64] and list(some.left_out) == ["arkv at 16"]
     with pytest.raises(ValueError, match="unknown method 'nope'"):
         cells(["nope"], [0.5], talker.decoder, [64])
 
@@ -189,7 +200,7 @@ def test_a_run_prints_its_plan_and_is_resumed(cli, tmp_path, haystack_file):
     code, out, err = cli(*words, "--tasks", "needle", "--prompts", 2, "--dry-run")
     assert code == 0, err
     assert "2 methods in 2 cells: full; snapkv:window=8 at 0.5" in out and "left out: policy 'dms'" in out
-    assert "4 rows to measure, 0 found" in out and "at least" in out and not (tmp_path / "out").exists()
+    assert "with --batched" in out and "4 rows to measure, 0 found" in out and "decode steps, at least" in out and not (tmp_path / "out").exists()
     code, out, err = cli(*words, "--tasks", "needle", "--prompts", 1)
     assert code == 0, err
     first = lines(tmp_path / "out" / "rows.jsonl")
