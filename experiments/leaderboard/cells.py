@@ -20,7 +20,7 @@ def cells(specs: Sequence[str], budgets: Sequence[Budget], model: Decoder, lengt
     """Every method of `specs` at every budget; one without a budget (it quantises or retrieves) once, at its own settings.
 
     A method that takes whole slots alone gets the share of the (one) length in slots. A method that wants trained weights, a
-    calibration that is not there, or another model is left out, with what it says.
+    calibration that is not there, another model, or a prefill of its own is left out, with what it says.
 
     Args:
         specs: `NAME[:key=value,...]`, as `experiments.policies` reads them.
@@ -61,4 +61,6 @@ def _cell(spec: str, budget: Budget, model: Decoder, lengths: Sequence[int]) -> 
         cell = parse_policy(spec, max(1, round(budget * lengths[0])))
     for length in lengths:
         cell.policy.check(model, length)
+    if cell.policy.select.leaves:
+        raise ValueError("tokens leave its layers while the prompt is read, so it cannot share a prefill with other methods")
     return cell
