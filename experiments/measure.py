@@ -36,9 +36,10 @@ def measure(
 def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
     """Cells that decode alike, in groups of at most `size` and of nearly equal size, since each size is a program.
 
-    Budgets are data, so the cells of a policy that evicts while decoding share a batch too.
+    Budgets are data, so the cells of a policy that evicts while decoding share a batch too. Mergers may leave a bias beside
+    every slot, so theirs is a pool of its own.
     """
-    alike = lambda cell: repr((cell.policy.decode_stages(), cell.policy.encode, cell.policy.retrieve))  # noqa: E731
+    alike = lambda cell: repr((cell.policy.decode_stages(), cell.policy.encode, cell.policy.retrieve, cell.policy.merge))  # noqa: E731
     for _, found in groupby(sorted(cells, key=alike), key=alike):
         group = list(found)
         step = -(-len(group) // -(-len(group) // size))

@@ -16,7 +16,9 @@ from experiments.leaderboard.front import front
 from experiments.leaderboard.kinds import KINDS, kind
 from experiments.leaderboard.page import datum, specifications
 from experiments.leaderboard.write import write
+from experiments.measure import batches
 from experiments.pages.charts import library
+from experiments.policies import parse_policy
 from experiments.stats import mean_of, share, share_difference
 from tests.experiments.conftest import lines, row
 from tests.experiments.pages import Loads
@@ -187,6 +189,12 @@ def test_every_method_has_a_kind_and_a_cell_or_a_reason(talker):
     assert [cell.budget for cell in some.measured] == [64] and list(some.left_out) == ["arkv at 16"]
     with pytest.raises(ValueError, match="unknown method 'nope'"):
         cells(["nope"], [0.5], talker.decoder, [64])
+
+
+def test_a_merger_that_leaves_a_bias_is_decoded_apart():
+    """Pools with and without a bias do not stack, so a batch of all methods would end at the first such pair."""
+    named = [parse_policy(name, 0.5) for name in ("attention_matching", "snapkv", "keydiff")]
+    assert sorted([cell.name for cell in group] for group in batches(named, 32)) == [["attention_matching"], ["snapkv", "keydiff"]]
 
 
 def test_slots_are_filtered_as_the_share_they_are():
