@@ -54,6 +54,7 @@ class ReplayedModel:
 
     decoder: Replay
     params: Any
+    tokenizer: None = None
 
     @classmethod
     def of(cls, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> "ReplayedModel":

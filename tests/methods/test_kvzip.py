@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused(lm, pre, repeated):
 
 def test_requests_come_from_the_tokenizer_without_its_opening():
     class Words:
-        decoder, params = None, None
+        decoder, params, tokenizer = None, None, None
 
         def encode(self, text):
             return [1, *(3 + len(word) for word in text.split())]
