@@ -1,50 +1,66 @@
-"""Prefill token equivalents (PTE): what a run of calls costs, in tokens prefilled on the same accelerator.
+"""Prefill token equivalents: what the calls of a run cost a machine, counted in prefilled tokens.
 
-    PTE = sum over calls of (P + gamma S O),   gamma = 2 L D HOI / N
-    gamma' = gamma (H_kv d / D)(bits / 16)                                      for grouped heads and coded caches
+    PTE = sum_i ( P_i + gamma S_i O_i )        gamma = (bytes a token of cache / 2) HOI / N
 
-P tokens are prefilled in a call, S is its context, O tokens are generated; L layers of width D, N parameters; HOI: peak FLOP/s
-over bytes/s of memory. Reading 2 L D entries of 16 bits for each cached token, against 2 N FLOPs for each prefilled one, gives
-this gamma. With gamma' and S counted in stored entries PTE sees what compression does. Source: "Beyond Accuracy: Unveiling
-Inefficiency Patterns in Tool-Integrated Reasoning" (arXiv 2604.05404, ACL 2026); gamma' is ours.
+P_i tokens prefilled in call i, S_i tokens of context, O_i generated, N parameters, HOI peak FLOP/s over bytes/s of memory.
+Source: Beyond Accuracy (arXiv 2604.05404). Differs: the paper's gamma = 2 L D HOI / N is the case of multi-head attention in 16
+bits, 4 L D bytes a token; here grouped heads and compressed caches count as what they are.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
-
-#: FLOP/s of dense 16-bit products and bytes/s of memory, as their maker gives them.
-HARDWARE = {"H100": (989e12, 3.35e12), "A100": (312e12, 2.039e12)}
+from dataclasses import dataclass
 
 
-class Call(NamedTuple):
-    """Tokens prefilled in a call (all of its context, if the cache was dropped before), its context, tokens generated."""
+@dataclass(frozen=True)
+class Hardware:
+    """A card by its data sheet.
+
+    Attributes:
+        flops: dense 16-bit FLOP/s.   bandwidth: bytes/s of device memory.   host_bandwidth: bytes/s from host to device.
+    """
+
+    flops: float
+    bandwidth: float
+    host_bandwidth: float
+
+    @property
+    def operational_intensity(self) -> float:
+        """HOI: FLOPs a byte."""
+        return self.flops / self.bandwidth
+
+
+#: Peak rates of the makers' data sheets (SXM cards; PCIe 4 x16 and PCIe 5 x16 to the host).
+HARDWARE = {
+    "a100": Hardware(312e12, 2.039e12, 32e9),
+    "h100": Hardware(989e12, 3.35e12, 64e9),
+    "h200": Hardware(989e12, 4.8e12, 64e9),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the model, in tokens."""
 
     prefilled: float
     context: float
     generated: float
 
 
-def intensity(hardware: str) -> float:
-    """HOI of a card of HARDWARE. Raises ValueError for another."""
-    if hardware not in HARDWARE:
-        raise ValueError(f"no figures for {hardware!r}, only for {', '.join(HARDWARE)}")
-    flops, bandwidth = HARDWARE[hardware]
-    return flops / bandwidth
+def gamma(bytes_per_token: float, parameters: float, hardware: Hardware) -> float:
+    """Cost of one generated token's look at one token of context, in prefilled tokens.
 
-
-def gamma(layers: int, width: int, parameters: int, hoi: float) -> float:
-    """Prefill tokens that reading one cached token costs, all heads having keys of their own, at 16 bits.
+    Reading b bytes takes b / bandwidth seconds, prefilling a token 2 N / flops.
 
     Example:
-        gamma(32, 4096, 8_030_000_000, intensity("H100")) ≈ 0.00964
+        8.03e9 parameters, 32 layers of width 4096 in 16 bits (524,288 bytes a token) on an H100: 0.00964.
     """
-    return 2 * layers * width * hoi / parameters
+    return bytes_per_token / 2 * hardware.operational_intensity / parameters
 
 
 def pte(calls: Iterable[Call], gamma: float) -> float:
-    """The sum over calls.
+    """sum_i ( P_i + gamma S_i O_i ).
 
     Example:
-        pte([Call(1000, 1000, 100), Call(1300, 1300, 50)], 0.01) == 3950
+        gamma 0.01, calls (1000, 1000, 100) and (1300, 1300, 50): 3950; with the cache kept, so that 200 are prefilled: 2850.
     """
     return sum(call.prefilled + gamma * call.context * call.generated for call in calls)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax.numpy as jnp
 from flax import struct
@@ -11,11 +12,10 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.encode.accumulating import WithoutDecisions
 from kvjax.evidence import Shape
-from kvjax.evidence.reduce import Reduction, Sum
 from kvjax.gates.decision_neurons import merge_weight, merges, query_neuron, running_sums, silent
 from kvjax.kernels.softmax import softmax
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
-from kvjax.prefill.rows import reduced_rows
+from kvjax.prefill.chunk_block import MaskedBlock
 from kvjax.protocols import Decoder, Rope
 from kvjax.types import Keys, Queries, Values
 
@@ -94,49 +94,26 @@ class MergedAttention(PrefillAttention):
         own = lambda one, two: jnp.where(merging[..., None], one.astype(jnp.float32), two.astype(jnp.float32))  # noqa: E731
         keys, values = put(keys, own(turned, placed.k), offset), put(values, own(mean[..., d:], inputs.v), offset)
         merged = put(merged, merging, offset)
+        gone = merged[..., 1:]
+        out, lse = masked_attention(placed.q, keys, values, partial(sees, gone, offset))
         block = MergedBlock(
-            inputs=placed, ids=ids, out=None, k=keys, lse=None, gone=merged[..., 1:], offset=jnp.full_like(count, offset),
-            count=count,
-        )  # fmt: skip
-        out, lse = masked_attention(placed.q, keys, values, block.sees)
-        return out, block.replace(out=out, lse=lse), (keys, values, merged, (sums[:, :, -1], z[..., -1]))
+            inputs=placed, ids=ids, out=out, k=keys, lse=lse, gone=gone, offset=jnp.full_like(count, offset), count=count
+        )
+        return out, block, (keys, values, merged, (sums[:, :, -1], z[..., -1]))
+
+
+def sees(gone: Bool[Array, "b h n"], offset: Int32[Array, ""], rows: Int32[Array, " r"]) -> Bool[Array, "b h r n"]:
+    """Which tokens' slots rows of a chunk from `offset` on see: their own, and those before that the next has not gone on from."""
+    i, j = (offset + rows)[:, None], jnp.arange(gone.shape[-1], dtype=jnp.int32)
+    return (j == i) | ((j < i) & ~gone[:, :, None])
 
 
 @struct.dataclass
-class MergedBlock:
+class MergedBlock(MaskedBlock):
     """Tokens that see slots by the last token in each; `gone` says which tokens the next one has gone on from."""
 
-    inputs: AttentionInputs
-    ids: Int32[Array, "b t"]
-    out: Float[Array, "b h g t d"] | None
-    k: Keys
-    lse: Float32[Array, "b h g t"] | None
     gone: Bool[Array, "b h n"]
-    offset: Int32[Array, " b"]
-    count: Int32[Array, " b"]
 
-    def sees(self, rows: Int32[Array, " r"]) -> Bool[Array, "b h r n"]:
-        """Which tokens' slots each of these rows sees."""
-        i, j = (self.offset[0] + rows)[:, None], jnp.arange(self.gone.shape[-1], dtype=jnp.int32)
-        return (j == i) | ((j < i) & ~self.gone[:, :, None])
-
-    def column_sums(self) -> Float32[Array, "b h g n"]:
-        return self.reduced(Sum())
-
-    def near_sums(self, window: int) -> Float32[Array, "b h g n"]:
-        """Mass that slots receive from these tokens at distances below `window`."""
-        return self._reduced(Sum(), window)
-
-    def reduced(self, reduction: Reduction) -> PyTree:
-        return self._reduced(reduction, None)
-
-    def _reduced(self, reduction: Reduction, window: int | None) -> PyTree:
-        shape = self.inputs.q.shape[:3]
-
-        def mask(rows: Int32[Array, " r"]) -> Bool[Array, "b h g r n"]:
-            seen = self.sees(rows)[:, :, None]
-            return jnp.broadcast_to(seen, (*shape, *seen.shape[3:]))
-
-        return reduced_rows(
-            reduction, self.inputs.q, self.k, self.lse, offset=self.offset[0], count=self.count, window=window, mask=mask
-        )
+    def mask(self, rows: Int32[Array, " r"]) -> Bool[Array, "b h g r n"]:
+        seen = sees(self.gone, self.offset[0], rows)[:, :, None]
+        return jnp.broadcast_to(seen, (*self.inputs.q.shape[:3], *seen.shape[3:]))

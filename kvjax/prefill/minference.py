@@ -6,14 +6,13 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32, PyTree
+from jaxtyping import Array, Bool, Float, Int32
 
 from kvjax.artefacts.artefact import Artefact, resolve
 from kvjax.attention_inputs import AttentionInputs
-from kvjax.evidence.reduce import Reduction, Sum
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
+from kvjax.prefill.chunk_block import MaskedBlock
 from kvjax.prefill.patterns import Pattern, VerticalSlash, of_table
-from kvjax.prefill.rows import reduced_rows
 from kvjax.prefill.sparse_attention import sparse_attention
 from kvjax.prefill.sparse_index import SparseIndex, sees, sparse_index
 from kvjax.protocols import Decoder
@@ -73,31 +72,10 @@ class MInference(PrefillAttention):
 
 
 @struct.dataclass
-class SparseBlock:
+class SparseBlock(MaskedBlock):
     """Tokens that see what `index` says, as evidence sees them."""
 
-    inputs: AttentionInputs
-    ids: Int32[Array, "b t"]
-    out: Float[Array, "b h g t d"]
-    k: Keys
-    lse: Float32[Array, "b h g t"]
     index: SparseIndex
-    offset: Int32[Array, " b"]
-    count: Int32[Array, " b"]
 
-    def column_sums(self) -> Float32[Array, "b h g n"]:
-        return self.reduced(Sum())
-
-    def near_sums(self, window: int) -> Float32[Array, "b h g n"]:
-        """Mass that keys receive from these tokens at distances below `window`."""
-        return self._reduced(Sum(), window)
-
-    def reduced(self, reduction: Reduction) -> PyTree:
-        return self._reduced(reduction, None)
-
-    def _reduced(self, reduction: Reduction, window: int | None) -> PyTree:
-        first = self.offset[0]
-        return reduced_rows(
-            reduction, self.inputs.q, self.k, self.lse, offset=first, count=self.count, window=window,
-            mask=lambda rows: sees(self.index, rows, first),
-        )  # fmt: skip
+    def mask(self, rows: Int32[Array, " r"]) -> Bool[Array, "b h g r n"]:
+        return sees(self.index, rows, self.offset[0])
