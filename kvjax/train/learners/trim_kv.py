@@ -3,6 +3,7 @@
 *Cache What Lasts: Token Retention for Memory-Bounded KV Cache in LLMs*, arXiv 2512.03324, section 4.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,12 +54,22 @@ class TrimKV(Learner):
     def loss(self, weights: PyTree, frozen: Frozen, batch: Batch, moment: Moment) -> Graded:
         del moment
         x, _ = frozen.forward(batch.tokens)
-        y, log_beta = frozen.forward(batch.tokens, hook=decaying(self.gate(frozen.decoder)), gates=weights)
+        gates = self.by_layer(weights, frozen.decoder.layers)
+        y, log_beta = frozen.forward(batch.tokens, hook=decaying(self.gate(frozen.decoder)), gates=gates)
         kl, ce = taught(frozen, batch, x, y)
-        price = jnp.stack([capacity(layer, self.budget, batch.valid) for layer in log_beta]).mean()
+        price = self.price(log_beta, batch)
         loss = (kl + ce) / 2 + self.weight * price
         kept = jnp.stack([alive_share(layer, batch) for layer in log_beta]).mean()
         return Graded(loss, kept, {"kl": kl, "ce": ce, "capacity": price})
+
+    def by_layer(self, weights: PyTree, layers: int) -> PyTree:
+        """The weights with a layer axis on every leaf."""
+        del layers
+        return weights
+
+    def price(self, log_beta: Sequence[Float[Array, "b h t"]], batch: Batch) -> Float[Array, ""]:
+        """What is over the budget: mean over layers."""
+        return jnp.stack([capacity(layer, self.budget, batch.valid) for layer in log_beta]).mean()
 
     def optimiser(self, steps: int) -> optax.GradientTransformation:
         schedule = cosine(self.rate, steps, warmup=self.warmup, floor=self.floor)
