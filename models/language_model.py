@@ -7,7 +7,7 @@ import jax
 from flax import struct
 from jaxtyping import PyTree
 
-from kvjax.short_repr import attempt, counted, megabytes, nbytes_of, one_line
+from kvjax.short_repr import attempt, counted, megabytes, one_line
 from models import weights
 from models.config import DecoderConfig
 from models.decoder import Decoder
@@ -47,7 +47,7 @@ class LanguageModel:
             "LanguageModel",
             repr(self.name),
             attempt(lambda: f"{counted(d.layers, 'layer')} of {d.heads * d.groups} query and {d.heads} KV heads"),
-            attempt(lambda: f"{self.params['embed']['weight'].dtype} {megabytes(nbytes_of(self.params))}"),
+            attempt(lambda: f"{self.params['embed']['weight'].dtype} {megabytes(self.nbytes)}"),
             None if self.tokenizer else "no tokenizer",
         )
 

@@ -66,7 +66,7 @@ class Prefilled:
             attempt(lambda: counted(len(self.rows), "prompt")),
             attempt(lambda: f"{span(self.lengths)} tokens"),
             attempt(lambda: f"{counted(len(self.layers), 'layer')} x {counted(self.rows[0].k[0].shape[1], 'head')}"),
-            attempt(lambda: megabytes(nbytes_of(self.rows))),
+            attempt(lambda: megabytes(self.nbytes)),
             attempt(lambda: counted(len(self.needs), "need") if self.needs else ""),
         )
 
