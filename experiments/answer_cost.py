@@ -11,7 +11,7 @@ import jax
 
 import kvjax
 from experiments.footprint import footprint
-from experiments.prefill_equivalents import Call, gamma, intensity, pte
+from experiments.prefill_equivalents import Call, gamma, hardware_of, multi_head, pte
 
 #: The card whose ratio of FLOP/s to bytes/s PTE is given for.
 CARD = "H100"
@@ -45,7 +45,7 @@ def of_row(lm: Any, facts: Mapping[str, Any], row: Spent) -> dict[str, float]:
     kept = facts["kept_share"] * tokens
     found = footprint([(0, tokens)], row.fed + row.generated, held=(kept, row.held))
     parameters, width = sum(x.size for x in jax.tree.leaves(lm.params)), lm.params["embed"]["weight"].shape[1]
-    reading = gamma(decoder.layers, width, parameters, intensity(CARD))
+    reading = gamma(multi_head(decoder.layers, width), parameters, hardware_of(CARD))
     prefilled = tokens + row.fed
     share = facts["allocated_bytes"] + facts["host_bytes"]
     bits = 16 * share / (facts["kept_share"] * facts["full_bytes"]) if kept else 0.0

@@ -12,7 +12,7 @@ from experiments.console import JsonFile, Seed, out, write_json
 from experiments.files import write_atomically
 from experiments.markdown_table import table
 from experiments.policies import policy_of, split_specs
-from experiments.serving.pte import HARDWARE
+from experiments.prefill_equivalents import hardware_of
 from models.numbers import MOST, short
 
 RULES = "lru,lfu,ttl,steps,kvflow,continuum,oracle"
@@ -59,7 +59,7 @@ def simulate(
     if keep is not None:
         files.write(asked, keep)
     memories, makers = Memories(device, host, disk), {name: known[name] for name in names}
-    found = study(asked, makers, specs, decoder_of(model), HARDWARE[hardware], memories, running=running)
+    found = study(asked, makers, specs, decoder_of(model), hardware_of(hardware), memories, running=running)
     rows = [{"cache": cache, "bytes_per_token": size, "rule": rule, **_flat(asdict(told))} for cache, size, rule, told in found]
     what = f"{workload}, seed {seed}" if trace is None else str(trace)
     out.print(

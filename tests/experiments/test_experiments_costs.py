@@ -6,7 +6,7 @@ import pytest
 
 from experiments.answer_cost import FIGURES
 from experiments.footprint import evicted, footprint, streaming
-from experiments.prefill_equivalents import Call, gamma, intensity, pte
+from experiments.prefill_equivalents import Call, gamma, hardware_of, multi_head, pte
 from experiments.report import markdown, tables
 from experiments.report.comparison import compare
 from experiments.rows import read
@@ -45,13 +45,13 @@ def test_evicting_after_a_long_prompt_hardly_lowers_the_footprint():
 
 
 def test_prefill_token_equivalents_are_those_of_the_paper():
-    of_h100, of_a100 = (gamma(32, 4096, 8_030_000_000, intensity(card)) for card in ("H100", "A100"))
+    of_h100, of_a100 = (gamma(multi_head(32, 4096), 8_030_000_000, hardware_of(card)) for card in ("H100", "A100"))
     assert (of_h100, of_a100) == (pytest.approx(0.00964, abs=5e-6), pytest.approx(0.00500, abs=5e-6))
     assert of_h100 * 1024 / 4096 == pytest.approx(0.00241, abs=5e-6)
     assert pte([Call(1000, 1000, 100), Call(1300, 1300, 50)], 0.01) == pytest.approx(3950)
     assert pte([Call(1000, 1000, 100), Call(200, 1300, 50)], 0.01) == pytest.approx(2850)
     with pytest.raises(ValueError, match="no figures for 'Z1', only for H100, A100"):
-        intensity("Z1")
+        hardware_of("Z1")
 
 
 def test_a_sweep_writes_the_costs_and_a_report_shows_them(cli, talker, tmp_path):

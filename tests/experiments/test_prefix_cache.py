@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.prefill_equivalents import HARDWARE, Call, Hardware, gamma, pte
 from experiments.serving.prefix_cache import (
     LFU,
     LRU,
@@ -31,7 +32,6 @@ from experiments.serving.prefix_cache.step_graph import Step
 from experiments.serving.prefix_cache.time_to_live import Durations, time_to_live, utility
 from experiments.serving.prefix_cache.trace import chain
 from experiments.serving.prefix_cache.tree import Tree
-from experiments.serving.pte import HARDWARE, Call, Hardware, gamma, pte
 
 RULES = (LRU, LFU, Oracle, StepsToExecution, KVFlow, lambda: TimeToLive(5.0), Continuum)
 #: Prefilling a token takes a second, all else nothing.

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from experiments.serving.pte import Hardware, gamma
+from experiments.prefill_equivalents import Hardware, gamma
 
 
 @dataclass(frozen=True)

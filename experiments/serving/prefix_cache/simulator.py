@@ -9,13 +9,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import count
 
+from experiments.prefill_equivalents import Call, pte
 from experiments.serving.prefix_cache.machine import Machine
 from experiments.serving.prefix_cache.memory import Memory
 from experiments.serving.prefix_cache.outcome import Outcome, spread
 from experiments.serving.prefix_cache.rules import Rule
 from experiments.serving.prefix_cache.trace import Request, Trace
 from experiments.serving.prefix_cache.tree import Node, Tree
-from experiments.serving.pte import Call, pte
 
 
 @dataclass

@@ -10,6 +10,7 @@ from experiments.bench.model_shapes import one_layer, serving
 from experiments.bench.plan import GIB, cache_bytes
 from experiments.bench.planned_cache import planned
 from experiments.policies import Named
+from experiments.prefill_equivalents import Hardware
 from experiments.serving.prefix_cache.machine import Costs, Machine, Tier
 from experiments.serving.prefix_cache.outcome import Outcome
 from experiments.serving.prefix_cache.rules import LFU, LRU, Oracle, Rule
@@ -17,7 +18,6 @@ from experiments.serving.prefix_cache.simulator import simulate
 from experiments.serving.prefix_cache.steps_to_execution import KVFlow, StepsToExecution
 from experiments.serving.prefix_cache.time_to_live import Continuum, TimeToLive
 from experiments.serving.prefix_cache.trace import Trace
-from experiments.serving.pte import Hardware
 from kvjax.catalogue import when
 from models.decoder import Decoder
 
