@@ -26,34 +26,34 @@ class OnDevice:
         """A store of zeros."""
         return jnp.zeros((slots, d), dtype)
 
-    def append(self, store: DTypeLike, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> PyTree:
+    def append(self, store: PyTree, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> PyTree:
         """Write a step's few new rows; a slot beyond the store is left out, or writes the last slot (slack, which nobody reads)."""
         return store.at[slots].set(rows.astype(store.dtype), mode="drop")
 
-    def take(self, store: DTypeLike, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
+    def take(self, store: PyTree, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
         """The rows of `slots`; a slot beyond the store reads the last one."""
         return jnp.take(store, slots, axis=0, mode="clip")
 
     def pick(
-        self, store: DTypeLike, rows: Float[Array, "b h n d"], order: Int32[Array, "b h m"], start: Int32[Array, "b h"],
+        self, store: PyTree, rows: Float[Array, "b h n d"], order: Int32[Array, "b h m"], start: Int32[Array, "b h"],
         count: Int32[Array, "b h"],
     ) -> PyTree:  # fmt: skip
         """Chosen rows packed into regions, as `kernels.compact.pick`, but exactly: a store need not end in slack."""
         taken = jnp.take_along_axis(rows, order[..., None], 2)
         return self.rewrite(store, taken, start[..., None] + jnp.arange(order.shape[-1], dtype=jnp.int32), count)
 
-    def compact(self, store: DTypeLike, start: Int32[Array, "b h"], moves: kernels.Moves) -> PyTree:
+    def compact(self, store: PyTree, start: Int32[Array, "b h"], moves: kernels.Moves) -> PyTree:
         """Holes filled, as `kernels.compact.compact`."""
         return kernels.compact(store, start, moves)
 
     def rewrite(
-        self, store: DTypeLike, rows: Float[Array, "b h n d"], slots: Int32[Array, "b h n"], count: Int32[Array, "b h"]
+        self, store: PyTree, rows: Float[Array, "b h n d"], slots: Int32[Array, "b h n"], count: Int32[Array, "b h"]
     ) -> PyTree:
         """Rows written back, as `kernels.compact.rewrite`."""
         return kernels.rewrite(store, rows, slots, count)
 
     def weighted_sum(
-        self, store: DTypeLike, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
+        self, store: PyTree, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
     ) -> Float32[Array, "b h g t d"]:
         """out = Σ_j weights_j · store[start + j], float32."""
         return weighted_values(store, start, weights)

@@ -42,12 +42,12 @@ _weigh = _on_host(
 _moved = jax.jit(_take)
 
 
-def _read(store: DTypeLike, at: Int32[Array, ""], size: int) -> Float[Array, "size d"]:
+def _read(store: PyTree, at: Int32[Array, ""], size: int) -> Float[Array, "size d"]:
     """Rows from `at` on, on the device."""
     return jax.device_put(lax.dynamic_slice_in_dim(store, at, size), _DEVICE)
 
 
-def _written(store: DTypeLike, rows: Float[Array, "size d"], at: Int32[Array, ""]) -> PyTree:
+def _written(store: PyTree, rows: Float[Array, "size d"], at: Int32[Array, ""]) -> PyTree:
     """The store with rows of the device from `at` on, in place."""
     return lax.dynamic_update_slice(store, jax.device_put(rows, _HOST), (at, jnp.int32(0)))
 
@@ -66,7 +66,7 @@ class OnHost(OnDevice):
     def empty(self, slots: int, d: int, dtype: DTypeLike) -> Float[Array, "s d"]:
         return jax.device_put(jnp.zeros((slots, d), dtype), _HOST)
 
-    def append(self, store: DTypeLike, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> PyTree:
+    def append(self, store: PyTree, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> PyTree:
         rows = rows.astype(store.dtype)
 
         def write(i, store):
@@ -75,7 +75,7 @@ class OnHost(OnDevice):
         return lax.fori_loop(0, len(slots), write, store, unroll=min(len(slots), _UNROLLED))
 
     def pick(
-        self, store: DTypeLike, rows: Float[Array, "b h n d"], order: Int32[Array, "b h m"], start: Int32[Array, "b h"],
+        self, store: PyTree, rows: Float[Array, "b h n d"], order: Int32[Array, "b h m"], start: Int32[Array, "b h"],
         count: Int32[Array, "b h"],
     ) -> PyTree:  # fmt: skip
         size = min(_BLOCK, store.shape[0])
@@ -90,7 +90,7 @@ class OnHost(OnDevice):
 
         return each(-(-count // size), block, store)
 
-    def compact(self, store: DTypeLike, start: Int32[Array, "b h"], moves: kernels.Moves) -> PyTree:
+    def compact(self, store: PyTree, start: Int32[Array, "b h"], moves: kernels.Moves) -> PyTree:
         start, sources, targets = start.reshape(-1), flat(moves.sources), flat(moves.targets)
 
         def move(r, i, store):
@@ -99,23 +99,23 @@ class OnHost(OnDevice):
         return each(moves.count.reshape(-1), move, store)
 
     def rewrite(
-        self, store: DTypeLike, rows: Float[Array, "b h n d"], slots: Int32[Array, "b h n"], count: Int32[Array, "b h"]
+        self, store: PyTree, rows: Float[Array, "b h n d"], slots: Int32[Array, "b h n"], count: Int32[Array, "b h"]
     ) -> PyTree:
         rows, slots = flat(rows.astype(store.dtype)), flat(slots)
         return each(count.reshape(-1), lambda r, i, store: _written(store, rows[r, i][None], slots[r, i]), store)
 
-    def take(self, store: DTypeLike, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
+    def take(self, store: PyTree, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
         return jax.device_put(_take(store, slots), _DEVICE)
 
     def weighted_sum(
-        self, store: DTypeLike, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
+        self, store: PyTree, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
     ) -> Float32[Array, "b h g t d"]:
         if compiles_for() == "cpu":  # one memory: nothing crosses, and nothing is copied
             return weighted_values(jax.device_put(store, _DEVICE), start, weights)
         return self.weighted_sum_by_lists(store, start, weights)
 
     def weighted_sum_by_lists(
-        self, store: DTypeLike, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
+        self, store: PyTree, start: Int32[Array, "b h"], weights: Float32[Array, "b h g t n"]
     ) -> Float32[Array, "b h g t d"]:
         """As `weighted_sum`: indices and weights cross, list by list."""
         n = weights.shape[-1]
@@ -136,12 +136,12 @@ class OnHost(OnDevice):
         return lax.while_loop(lambda state: state[0] * size < most, turn, (jnp.int32(0), zeros, part(jnp.int32(0))))[1]
 
     def weighted_sum_of_list(
-        self, store: DTypeLike, slots: Int32[Array, "b h n"], weights: Float32[Array, "b h g t n"]
+        self, store: PyTree, slots: Int32[Array, "b h n"], weights: Float32[Array, "b h g t n"]
     ) -> Float32[Array, "b h g t d"]:
         """Σ_j weights_j · store[slots_j]; slots of weight 0 may be any."""
         return jax.device_put(_weigh(store, slots, weights), _DEVICE)
 
-    def relocate(self, store: DTypeLike, old: Array, new: Array, length: Array, slots: int) -> PyTree:
+    def relocate(self, store: PyTree, old: Array, new: Array, length: Array, slots: int) -> PyTree:
         """Every region copied from where it stands to where it will stand, in a new store of `slots` rows."""
         return _moved(store, jnp.asarray(sources(old, new, length, slots)))
 
