@@ -22,6 +22,7 @@ from experiments.tasks.answering import Answering
 from experiments.tasks.chat import continuation
 from experiments.tasks.example import Example
 from kvjax import methods
+from kvjax.prefill import PrefillAttention
 
 #: kvpress's presses with the parameters of its table: its defaults, but epsilon 0.02.
 METHODS: dict[str, Callable[[int], Any]] = {
@@ -39,8 +40,8 @@ class Given:
 
     pre: Any
 
-    def of(self, lm: Any, ids: Sequence[int], needs: Any) -> Any:
-        del lm, ids, needs
+    def of(self, lm: Any, ids: Sequence[int], needs: Any, attention: PrefillAttention) -> Any:
+        del lm, ids, needs, attention
         return self.pre
 
 
