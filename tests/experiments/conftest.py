@@ -17,6 +17,8 @@ from models.tokenizer import Tokenizer
 from tests.conftest import toy_config
 
 TEXT = "The quick brown fox jumps over the lazy dog. It was not amused. Nobody asked it!\n" * 60
+#: Fields of a row that are the machine's, other in every run.
+MEASURED = ("seconds_prefill", "seconds_compress", "seconds_per_token", "seconds_to_first_token", "peak_bytes")
 
 
 def byte_tokenizer() -> Tokenizer:

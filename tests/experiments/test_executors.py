@@ -27,11 +27,8 @@ from experiments.row_checks import trace
 from experiments.rows import RowFile, key
 from experiments.tasks.text import haystack
 from tests.conftest import toy_config
-from tests.experiments.conftest import TEXT, byte_tokenizer, lines
+from tests.experiments.conftest import MEASURED, TEXT, byte_tokenizer, lines
 from tests.models.conftest import _tensors as tensors
-
-#: What differs between any two runs.
-MEASURED = ("seconds_prefill", "seconds_compress", "seconds_per_token", "peak_bytes")
 
 
 class Scripted:

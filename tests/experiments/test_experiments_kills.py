@@ -18,15 +18,13 @@ from safetensors.numpy import save_file
 from experiments.rows import key
 from experiments.traces import beside
 from tests.conftest import toy_config
-from tests.experiments.conftest import TEXT, byte_tokenizer, lines
+from tests.experiments.conftest import MEASURED, TEXT, byte_tokenizer, lines
 from tests.models.conftest import tensors  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 KILLS = 20
-#: What differs between any two runs: times, memory of the process, and how many cells a time was shared by.
-MEASURED = ("seconds_prefill", "seconds_compress", "seconds_per_token", "peak_bytes", "rows")
 WORDS = "--tasks needle,ppl --lengths 420 --policies streaming_llm,keydiff --budgets 0.5,0.25 --prompts 4"
 CELLS = 5 * 2 * 4  # of a prompt, tasks, prompts
 
@@ -122,7 +120,7 @@ def same(mine: Path, other: Path) -> None:
 
 
 def without_times(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in MEASURED}
+    return {name: value for name, value in row.items() if name not in (*MEASURED, "rows")}
 
 
 def test_twenty_kills_change_nothing(command, tmp_path):
