@@ -5,9 +5,23 @@ import numpy as np
 import pytest
 
 import kvjax
-from tests.conftest import ids_of, policy_of, prepared
+from tests.conftest import everything, ids_of, policy_of, prepared
 
 LENGTHS = [90, 3, 41, 130, 17]
+
+
+@pytest.fixture(scope="module")
+def read(lm):
+    """The prompts beside each other and alone, with what any method reads of them; anew for one that reads otherwise."""
+    prompts = [ids_of(n, seed=n) for n in LENGTHS]
+    shared = [kvjax.prefill(lm, ids, needs=everything()) for ids in (prompts, *prompts)]
+
+    def of(policy):
+        if policy.attention == kvjax.CausalAttention() and not kvjax.evidence.missing(shared[0].needs, policy.needs):
+            return shared
+        return [kvjax.prefill(lm, ids, needs=policy) for ids in (prompts, *prompts)]
+
+    return of
 
 
 #: One of each kind; the others run with the slow tests.
@@ -15,13 +29,13 @@ QUICK = ("full", "snapkv", "adakv", "h2o", "compresskv")
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in kvjax.methods.names()])
-def test_row_is_solo(lm, name):
-    prompts = [ids_of(n, seed=n) for n in LENGTHS]
+def test_row_is_solo(lm, read, name):
     policy = policy_of(name, 0.4)
-    batch = kvjax.compress(prepared(lm, kvjax.prefill(lm, prompts, needs=policy), name), policy)
+    rows, *solo = read(policy)
+    batch = kvjax.compress(prepared(lm, rows, name), policy)
     together = kvjax.decode(lm, batch, policy, max_new_tokens=10, stop=(), return_logits=True)
-    for r, ids in enumerate(prompts):
-        cache = kvjax.compress(prepared(lm, kvjax.prefill(lm, ids, needs=policy), name), policy, reserve=64)
+    for r, pre in enumerate(solo):
+        cache = kvjax.compress(prepared(lm, pre, name), policy, reserve=64)
         alone = kvjax.decode(lm, cache, policy, max_new_tokens=10, stop=(), return_logits=True, reserve=64)
         for layer in range(3):
             for h in range(2):
