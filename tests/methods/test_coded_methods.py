@@ -107,13 +107,15 @@ every_case = pytest.mark.parametrize("name", CASES)
 class Reference:
     """One sequence through the model's own layers: an exact prompt, then the transcription in every KV head."""
 
-    def __init__(self, lm, pre, case, row=0):
+    def __init__(self, lm, pre, case, ended, row=0):
+        """`ended`: the cache after the last step, which decides ties (`tests.reference.coded`) and nothing else."""
         self.lm, self.case, self.position = lm, case, pre.lengths[row]
         self.heads = [[case.head(layer, h) for h in range(2)] for layer in range(3)]
         self.omega = OMEGA
         for layer, heads in enumerate(self.heads):
             for h, head in enumerate(heads):
                 k, v = (np.asarray(x[layer])[0, h, : self.position] for x in (pre.rows[row].k, pre.rows[row].v))
+                head.keys.held, head.values.held = held(ended, case.policy.encode, layer, row, h)
                 head.prompt(self.unrotated(k), v)
                 if case.raw:
                     head.turn = self.rotated
@@ -143,7 +145,7 @@ class Reference:
 def test_a_prompt_and_64_steps(lm, pre, name):
     case = CASES[name]
     out = kvjax.decode(lm, kvjax.compress(pre, case.policy), case.policy, max_new_tokens=STEPS, **HOW)
-    slow = Reference(lm, pre, case)
+    slow = Reference(lm, pre, case, out.cache)
     want = [slow.step(int(token)) for token in out.tokens[0]]
     np.testing.assert_allclose(out.logits[0, 0], pre.rows[0].logits, atol=1e-6)
     np.testing.assert_allclose(out.logits[0, 1:], want[:-1], atol=2e-4)
@@ -162,7 +164,7 @@ def test_prompts_of_any_length_beside_each_other(lm, name):
     pre = kvjax.prefill(lm, prompts, needs=case.policy)
     out = kvjax.decode(lm, kvjax.compress(pre, case.policy), case.policy, max_new_tokens=4, **HOW)
     for row in range(4):
-        slow = Reference(lm, pre, case, row)
+        slow = Reference(lm, pre, case, out.cache, row)
         want = [slow.step(int(token)) for token in out.tokens[row]]
         np.testing.assert_allclose(out.logits[row, 1:], want[:-1], atol=2e-4)
         k, v = held(out.cache, case.policy.encode, 2, row, 1)

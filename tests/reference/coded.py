@@ -1,6 +1,10 @@
 """A cache of coded slots: what attention sees of one KV head while tokens come, whatever the codec.
 
 A codec is here a function of rows [n, d] to what they are decoded to; one of pages is given whole pages.
+
+Ties. A codec stores float16 numbers, and a number between two of them goes to the nearer. Two computations of the same row agree to about
+1e-7, so that a row next to the middle may be stored either way. `held`, what the other side stored, decides such rows and no others: of the
+codes of x and of x moved by `NOISE`, the nearest to `held` counts, number by number.
 """
 
 from collections.abc import Callable
@@ -13,6 +17,9 @@ from .held import causal
 
 Code = Callable[[np.ndarray], np.ndarray]
 
+#: How far apart two float32 computations of one row may be, of its largest number.
+NOISE = 1e-6
+
 
 def at_once(n: int) -> int:
     """Every token is coded as it comes, before its own step looks."""
@@ -24,9 +31,19 @@ def blocks(size: int) -> Callable[[int], int]:
     return lambda n: n - n % size
 
 
+def resolved(code: Code, x: Float[np.ndarray, "n d"], held: Float[np.ndarray, "n d"] | None) -> Float[np.ndarray, "n d"]:
+    """What x is decoded to; at a tie, whichever of both sides `held` is on."""
+    if held is None:
+        return code(x)
+    shift = NOISE * np.abs(x).max()
+    moved = np.stack([code(y) for y in (x, x * (1 + NOISE), x * (1 - NOISE), x + shift, x - shift)])
+    nearest = np.abs(moved - held).argmin(0)
+    return np.take_along_axis(moved, nearest[None], axis=0)[0]
+
+
 @dataclass
 class Coded:
-    """One side, keys or values: `rows` as they came, the first of them coded."""
+    """One side, keys or values: `rows` as they came, the first of them coded; `held` as the other side ends up holding them."""
 
     code: Code
     due: Callable[[int], int]
@@ -34,6 +51,7 @@ class Coded:
     sinks: int = 0
     rows: list[np.ndarray] = field(default_factory=list)
     coded: list[np.ndarray] = field(default_factory=list)
+    held: Float[np.ndarray, "m d"] | None = None
 
     def add(self, x: Float[np.ndarray, "m d"]) -> None:
         self.rows += list(x)
@@ -43,8 +61,9 @@ class Coded:
     def flush(self) -> None:
         """Code what is due, page by page."""
         while len(self.coded) < self.due(len(self.rows)):
-            at = len(self.coded)
-            self.coded += list(self.code(np.stack(self.rows[at : at + self.page]).astype(np.float64)))
+            page = slice(len(self.coded), len(self.coded) + self.page)
+            held = None if self.held is None else self.held[page]
+            self.coded += list(resolved(self.code, np.stack(self.rows[page]).astype(np.float64), held))
 
     def seen(self) -> Float[np.ndarray, "n d"]:
         """The first sinks exact, then the coded ones, then the exact."""
