@@ -20,10 +20,18 @@ def leverage(x: Keys, valid: Mask, *, sketch: Float[Array, "d r"] | None, jitter
     x = jnp.where(there, x - jnp.where(there, x, 0.0).sum(2, keepdims=True) / jnp.maximum(there.sum(2, keepdims=True), 1), 0.0)
     if sketch is not None:
         x = jnp.matmul(x, sketch / jnp.sqrt(jnp.float32(sketch.shape[1])), precision="highest")
-    gram = jnp.einsum("bhnd,bhnc->bhdc", x, x, precision="highest") + jitter * jnp.eye(x.shape[-1])
+    ridge = jnp.broadcast_to(jnp.sqrt(jitter) * jnp.eye(x.shape[-1]), (*x.shape[:2], x.shape[-1], x.shape[-1]))
+    for _ in range(2):
+        x, ridge = _orthogonal(x, ridge)
+    return (x * x).sum(-1)
+
+
+def _orthogonal(x: Keys, ridge: Float[Array, "b h d d"]) -> tuple[Keys, Float[Array, "b h d d"]]:
+    """The columns of [x; ridge] made orthonormal by the Cholesky factor of their products; a second time mends the rounding."""
+    gram = sum(jnp.einsum("bhnd,bhnc->bhdc", rows, rows, precision="highest") for rows in (x, ridge))
     factor = jnp.linalg.cholesky(gram)
-    y = jax.lax.linalg.triangular_solve(factor, x, left_side=False, lower=True, transpose_a=True)
-    return (y * y).sum(-1)
+    x, ridge = (jax.lax.linalg.triangular_solve(factor, rows, left_side=False, lower=True, transpose_a=True) for rows in (x, ridge))
+    return x, ridge
 
 
 @struct.dataclass

@@ -2,9 +2,9 @@
 
 A codec is here a function of rows [n, d] to what they are decoded to; one of pages is given whole pages.
 
-Ties. A codec stores float16 numbers, and a number between two of them goes to the nearer. Two computations of the same row agree to about
-1e-7, so that a row next to the middle may be stored either way. `held`, what the other side stored, decides such rows and no others: of the
-codes of x and of x moved by `NOISE`, the nearest to `held` counts, number by number.
+Ties. A codec stores float16 numbers, and a number between two of them goes to the nearer. Two computations of the same
+row agree to about 1e-7, so that a row next to the middle may be stored either way. `held`, what the other side stored,
+decides such rows and no others: of the codes of x and of x moved by `NOISE`, the nearest to `held` counts, number by number.
 """
 
 from collections.abc import Callable
