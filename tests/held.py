@@ -36,3 +36,19 @@ def _side(cache, encode, side, layer, row, h):
             if j < tail.sinks or j >= coded:
                 x[j] = tail.rows[layer, row, h, j if j < tail.sinks else tail.sinks + j % ring]
     return x[: int(length[row, h])]
+
+
+def stored_apart(batch, row: int, solo, encode) -> bool:
+    """Whether a coded slot of a row is not quite that of its solo run: a float16 (scale, minimum, norm) beside a tie.
+
+    While decoding both are coded from numbers that agree to 1e-7 only, and one in the middle of two float16 goes either way:
+    one unit of the last place of a scale and of a minimum, times what the scale is multiplied with. More is an error.
+    """
+    apart = 0.0
+    for layer, heads in enumerate(np.asarray(batch.lengths)):
+        for h in range(heads.shape[1]):
+            for x, y in zip(held(batch, encode, layer, row, h), held(solo, encode, layer, 0, h), strict=True):
+                if y.size:
+                    apart = max(apart, np.abs(x - y).max() / np.abs(y).max())
+    assert apart <= 3 * 2.0**-10, f"what is held differs by {apart:.1e} of its largest number, a tie of float16 by 2.9e-3 at most"
+    return apart > 2.0**-13

@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 import kvjax
+from kvjax.codec import AsIs
+from kvjax.encode.parted import Parted
 from tests.conftest import everything, ids_of, policy_of, prepared
+from tests.held import stored_apart
 
 LENGTHS = [90, 3, 41, 130, 17]
 
@@ -42,7 +45,16 @@ def test_row_is_solo(lm, read, name):
                 np.testing.assert_array_equal(batch.kept(layer)[r][h], cache.kept(layer)[0][h])
                 np.testing.assert_array_equal(together.cache.kept(layer)[r][h], alone.cache.kept(layer)[0][h])
         np.testing.assert_array_equal(together.tokens[r], alone.tokens[0])
-        np.testing.assert_allclose(together.logits[r], alone.logits[0], atol=3e-5)
+        if not np.allclose(together.logits[r], alone.logits[0], atol=3e-5):
+            assert coded_while_decoding(policy) and stored_apart(together.cache, r, alone.cache, policy.encode)
+            np.testing.assert_allclose(together.logits[r], alone.logits[0], atol=1e-3)
+
+
+def coded_while_decoding(policy) -> bool:
+    """Whether what is decoded goes into codes with float16 scales, of which one at a tie may go either way."""
+    layers = [policy.encode.at(layer) for layer in range(3)]
+    stores = [store for own in layers for store in (own.stores if isinstance(own, Parted) else [getattr(own, "store", own)])]
+    return any(codec != AsIs() for store in stores for codec in store.codecs)
 
 
 def test_stacked_caches_decode_as_alone(lm, pre):
