@@ -10,7 +10,8 @@ from kvjax.encode.parted import Parted
 from tests.conftest import everything, ids_of, policy_of, prepared
 from tests.held import stored_apart
 
-LENGTHS = [90, 3, 41, 130, 17]
+#: One token is a prompt, too.
+LENGTHS = [90, 1, 41, 130, 17]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,7 @@ def test_row_is_solo(lm, read, name):
                 np.testing.assert_array_equal(batch.kept(layer)[r][h], cache.kept(layer)[0][h])
                 np.testing.assert_array_equal(together.cache.kept(layer)[r][h], alone.cache.kept(layer)[0][h])
         np.testing.assert_array_equal(together.tokens[r], alone.tokens[0])
+        assert np.isfinite(alone.logits).all()
         if not np.allclose(together.logits[r], alone.logits[0], atol=3e-5):
             assert coded_while_decoding(policy) and stored_apart(together.cache, r, alone.cache, policy.encode)
             np.testing.assert_allclose(together.logits[r], alone.logits[0], atol=1e-3)
