@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvjax
-from tests.conftest import compilations, ids_of, policy_of, prepared
+from tests.conftest import compilations, ids_of, policy_of
 from tests.decode_loop import unchecked
 
 

@@ -33,7 +33,7 @@ def blocks(size: int) -> Callable[[int], int]:
 
 def resolved(code: Code, x: Float[np.ndarray, "n d"], held: Float[np.ndarray, "n d"] | None) -> Float[np.ndarray, "n d"]:
     """What x is decoded to; at a tie, whichever of both sides `held` is on."""
-    if held is None:
+    if held is None or not x.size:
         return code(x)
     shift = NOISE * np.abs(x).max()
     moved = np.stack([code(y) for y in (x, x * (1 + NOISE), x * (1 - NOISE), x + shift, x - shift)])
