@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from kvjax.cache.heap import trim
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.parts import counted, reserved
 from kvjax.cache.retriever_state import RetrieverState
-from kvjax.kernels.compact import move_regions
+from kvjax.kernels.compact import host, move_regions
 from kvjax.placement.lists import sources
 from kvjax.types import ALIGN, SLACK, Regions, size_class
 
@@ -73,6 +74,9 @@ def _resized_parts(cache: KVCache, capacity: Sequence[np.ndarray], reserve_slots
 
 def _moved(cache: KVCache, to: Regions, slots: int) -> dict[str, PyTree]:
     """The cache's pools with every region where it will stand: row by row of a slot, page by page of several."""
+    if host.reaches(cache.pools):
+        move = partial(host.move_regions, old=cache.start, new=to, length=cache.length, held=cache.slots, slots=slots)
+        return jax.tree.map(lambda x: _fresh(jax.device_put(move(x), x.sharding)), cache.pools)
     leaves, form = jax.tree.flatten(cache.pools)
     by_slot = [x for x in leaves if x.shape[0] == cache.slots]
     rows = iter(move_regions(by_slot, cache.start, to, cache.length, slots=slots))
