@@ -1,6 +1,7 @@
 """Moving slots in the memory of a CPU, by NumPy: nothing is compiled, whatever a pool's size.
 
-A pool is made as NumPy arrays (`empty`), written in place (`pick`, `put`, `move_regions`), and handed to JAX without a copy (`given`).
+A pool is made as NumPy arrays (`empty`), written in place (`pick`, `put`, `move_regions`), and given to JAX without a copy
+(`given`).
 """
 
 import jax
@@ -63,7 +64,7 @@ def pick(pools: PyTree, rows: PyTree, order: Array, start: np.ndarray, count: Ar
 
 
 def put(pools: PyTree, rows: PyTree, start: np.ndarray, count: Array, slots: int) -> None:
-    """The first `count` slots of rows [b, h, n / page, ...] into pools of `slots` slots, from `start` on, in whole pages; in place."""
+    """The first `count` slots of rows [b, h, n / page, ...] into pools of `slots` slots, in place: whole pages, from `start` on."""
     count = np.asarray(count)
 
     def write(pool: np.ndarray, x: Array) -> None:
