@@ -72,9 +72,7 @@ def _committed(x):
     return jax.device_put(x, x.sharding)
 
 
-def resize(
-    cache: KVCache, capacity: np.ndarray | Sequence[np.ndarray], reserve_slots: int = 0, *, steps: int = AT_REST
-) -> KVCache:
+def resize(cache: KVCache, capacity: np.ndarray | Sequence[np.ndarray], reserve_slots: int = 0, *, steps: int = AT_REST) -> KVCache:
     """The same cache in a pool with these capacities (each at least its length); where parts hold the slots, those of each part.
 
     The pool is of one of `steps` size classes a power of two. It shares no buffer with the old one but what decoding only reads.

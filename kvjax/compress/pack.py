@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder
 from kvjax.stage import Merger
-from kvjax.types import Keys, Positions, position_dtype, size_class
+from kvjax.types import Keys, Positions, Values, position_dtype, size_class
 from kvjax.view import LayerView
 
 
@@ -89,11 +89,21 @@ def _empty_state(policy: Policy, slots: int) -> SlotState:
     return SlotState(score=score, merge=merge, bias=jnp.zeros(slots, jnp.float32) if policy.merge.biased else None)
 
 
-def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Any, layer: int) -> tuple[LayerView, PyTree]:
+class _Merged(NamedTuple):
+    """What of a layer's view is packed."""
+
+    k: Keys
+    v: Values
+    scored: PyTree
+    state: PyTree = ()
+    bias: PyTree = None
+
+
+def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Any, layer: int) -> tuple[_Merged | LayerView, PyTree]:
     """A layer's view after its merges, and the merger's memory; nothing is computed where nothing is rewritten."""
     v, scored = row.v[layer], d.state[layer] if d.state else ()
     if not merge.rewrites:
-        return LayerView.of_prompt(row.length, k.shape[:3], k=k, v=v, pos=row.pos).replace(scored=scored), ()
+        return _Merged(k, v, scored), ()
     merge = merge if type(merge).sized is Merger.sized else merge.sized(_widest(d.count, k.shape[2]))
     given = () if merge.state_of is None else scored
     evidence = row.evidence[layer]

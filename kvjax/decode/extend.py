@@ -62,7 +62,7 @@ def _as_table(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 def extend(
     lm, cache: KVCache, ids: object, policy: Policy, *, return_logits: bool = False, block: int = 512,
     pool_budget: int | float | None = None,
-) -> Extended:
+) -> Extended:  # fmt: skip
     """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
 
     Each token attends to everything held and to the tokens before it. A policy that evicts while decoding evicts after each
