@@ -117,7 +117,7 @@ def test_room_that_evictions_leave_is_given_back(lm, pre):
     assert then.slots < first.slots
 
 
-@pytest.mark.parametrize("name", ["adakv", "d2o", "kivi", "zipcache"])
+@pytest.mark.parametrize("name", ["adakv", "kivi", slow("d2o"), slow("zipcache")])
 def test_pools_are_what_compiled_programs_write(lm, name, monkeypatch):
     """Rows, pages and parts; two prompts, written and moved by NumPy and by programs."""
     policy = policy_of(name)
