@@ -97,7 +97,7 @@ def milliseconds(budget, rows):
     """ms for a token of one row."""
     policy = kvjax.methods.snapkv(budget=budget)
     cache = kvjax.stack([kvjax.compress(pre, policy)] * rows)
-    out = kvjax.decode(lm, cache, policy, max_new_tokens=16, stop=(), reserve=1.0)
+    out = kvjax.decode(lm, cache, policy, max_new_tokens=16, stop=(), pool_budget=1.0)
     return out.info["ms_per_token"] / rows
 
 

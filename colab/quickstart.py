@@ -49,7 +49,7 @@ print(lm, pre, sep="\n")
 
 # %% [markdown]
 # Now answer from the whole cache, from half of it and from a fifth. `budget` is the share of the prompt that is kept (an
-# integer would be slots per KV head). `reserve` gives all three the same size of memory pool, so that the model is compiled
+# integer would be slots per KV head). `pool_budget` gives all three the same size of memory pool, so that the model is compiled
 # once.
 
 # %%
@@ -57,7 +57,7 @@ caches = {}
 for budget in (1.0, 0.5, 0.2):
     policy = kvjax.methods.snapkv(budget=budget)
     cache = caches[budget] = kvjax.compress(pre, policy)
-    out = kvjax.decode(lm, cache, policy, max_new_tokens=32, reserve=1.0)
+    out = kvjax.decode(lm, cache, policy, max_new_tokens=32, pool_budget=1.0)
     print(f"--- {budget:.0%} kept: {cache}\n{out.text[0]}\n")
 
 # %%

@@ -67,7 +67,7 @@ print("kept by layer 0, head 0:", cache.kept(layer=0)[0][0][:20], "...")
 # %%
 def surprise(policy):
     """Mean -log p of the 63 tokens after the first one, given the compressed prompt."""
-    logits = kvjax.extend(lm, kvjax.compress(pre, policy), ids[384:-1], policy, return_logits=True, reserve=1.0).logits[0]
+    logits = kvjax.extend(lm, kvjax.compress(pre, policy), ids[384:-1], policy, return_logits=True, pool_budget=1.0).logits[0]
     z = logits - jnp.max(logits, -1, keepdims=True)
     logp = z - jnp.log(jnp.exp(z).sum(-1, keepdims=True))
     return float(-jnp.take_along_axis(logp, jnp.asarray(ids[385:])[:, None], 1).mean())

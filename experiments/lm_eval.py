@@ -135,7 +135,7 @@ class CompressedLM(TemplateLM):
         # few sizes of pool, hence few programs, whatever the lengths of contexts and answers
         reserve = size_class(self.policy.mean_budget(len(kept)) + len(last) + new, steps=4)
         pre = kvjax.second_pass(self.lm, kvjax.prefill(self.lm, kept, needs=self.policy), self.policy)
-        cache = kvjax.compress(pre, self.policy, reserve=reserve)
+        cache = kvjax.compress(pre, self.policy, pool_budget=reserve)
         self._account(cache, pre.lengths[0])
         return cache, last, reserve
 
@@ -161,7 +161,7 @@ class CompressedLM(TemplateLM):
 
     def _read(self, cache: Any, fed: list[Ids], reserve: int) -> Float32[Array, "b t v"]:
         """Logits before and after each of the tokens fed."""
-        how = dict(return_logits=True, block=block(self.policy), reserve=max(1, reserve - max(map(len, fed))))
+        how = dict(return_logits=True, block=block(self.policy), pool_budget=max(1, reserve - max(map(len, fed))))
         after = kvjax.extend(self.lm, cache, fed, self.policy, **how).logits
         before = cache.logits[:, None]
         return before if after is None else jnp.concatenate([before, after], 1)
@@ -181,12 +181,12 @@ class CompressedLM(TemplateLM):
     def _generate(self, context: Ids, how: Mapping[str, Any], key: Any) -> str:
         most, stops = how["max_gen_toks"], [x for x in how["until"] if x]
         cache, last, reserve = self._compressed(context, most)
-        cache = kvjax.extend(self.lm, cache, [last], self.policy, block=block(self.policy), reserve=reserve).cache
+        cache = kvjax.extend(self.lm, cache, [last], self.policy, block=block(self.policy), pool_budget=reserve).cache
         tokens: Ids = []
         text, sampler = "", _sampler(how)
         while len(tokens) < most:
             new = min(_LOOK, most - len(tokens))
-            how = dict(sampler=sampler, key=jax.random.fold_in(key, len(tokens)), reserve=max(1, reserve - new))
+            how = dict(sampler=sampler, key=jax.random.fold_in(key, len(tokens)), pool_budget=max(1, reserve - new))
             out = kvjax.decode(self.lm, cache, self.policy, max_new_tokens=new, **how)
             cache, ended = out.cache, int(out.tokens[0, -1]) in self.lm.stop_ids
             tokens += [int(i) for i in out.tokens[0]]

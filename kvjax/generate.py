@@ -31,14 +31,14 @@ def generate(
     Args as in `prefill`, `compress` and `decode`. The prompt's dense keys and values are released before decoding starts.
     """
     new = check_new_tokens(max_new_tokens)
-    cache = _read(lm, encode(lm, prompts), policy, chunk)
+    cache = _read(lm, encode(lm, prompts), policy, chunk, new)
     return decode(
         lm, cache, policy, max_new_tokens=new, sampler=sampler, key=key, stop=stop, return_logits=return_logits
     )  # fmt: skip
 
 
-def _read(lm: LanguageModel, ids: list[list[int]], policy: Policy, chunk: int | None) -> KVCache:
-    """The compressed cache of prompts; their dense keys and values end with this call."""
+def _read(lm: LanguageModel, ids: list[list[int]], policy: Policy, chunk: int | None, new: int) -> KVCache:
+    """The compressed cache of prompts, with room for `new` tokens; their dense keys and values end with this call."""
     if policy.select.leaves:
         return prefill(lm, ids, streaming=policy, chunk=chunk)
-    return compress(second_pass(lm, prefill(lm, ids, needs=policy, chunk=chunk), policy), policy)
+    return compress(second_pass(lm, prefill(lm, ids, needs=policy, chunk=chunk), policy), policy, headroom=new)

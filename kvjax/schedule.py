@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
@@ -45,6 +46,19 @@ class Schedule(Stage):
         """Slots a head needs above its budget to take `new_tokens` more tokens, `block` at a time."""
         del block
         return new_tokens
+
+    def fullest(self, length: np.ndarray, budget: np.ndarray, new_tokens: int, block: int) -> np.ndarray:
+        """Most slots each region holds while `new_tokens` more come, `block` at a time.
+
+        Args:
+            length, budget: slots in use, and what an eviction cuts back to, int [L, B, H].
+
+        Returns:
+            int [L, B, H]. A schedule that evicts needs room only up to its next eviction.
+        """
+        settled = np.maximum(length, np.minimum(budget, length + new_tokens)) if self.decoding else length
+        headroom = self.headroom(new_tokens, block)
+        return settled + headroom if self.reallocate else np.minimum(settled + headroom, length + new_tokens)
 
 
 @struct.dataclass

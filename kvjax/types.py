@@ -62,7 +62,12 @@ BLOCK = 256
 SLACK = BLOCK
 
 
-def size_class(slots: int, steps: int = 64) -> int:
+#: Size classes a power of two: of pools that lie (at most 1.6% beyond what is asked for), and of pools that tokens are appended to
+#: (6.25%), of which every class is a program.
+AT_REST, DECODING = 64, 16
+
+
+def size_class(slots: int, steps: int = AT_REST) -> int:
     """Round up to one of `steps` classes a power of two, so that few pool shapes, hence few programs, exist.
 
     At most 1/steps more than asked (1.6% at 64); never below 64.

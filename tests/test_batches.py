@@ -39,8 +39,8 @@ def test_row_is_solo(lm, read, name):
     batch = kvjax.compress(prepared(lm, rows, name), policy)
     together = kvjax.decode(lm, batch, policy, max_new_tokens=10, stop=(), return_logits=True)
     for r, pre in enumerate(solo):
-        cache = kvjax.compress(prepared(lm, pre, name), policy, reserve=64)
-        alone = kvjax.decode(lm, cache, policy, max_new_tokens=10, stop=(), return_logits=True, reserve=64)
+        cache = kvjax.compress(prepared(lm, pre, name), policy, pool_budget=64)
+        alone = kvjax.decode(lm, cache, policy, max_new_tokens=10, stop=(), return_logits=True, pool_budget=64)
         for layer in range(3):
             for h in range(2):
                 np.testing.assert_array_equal(batch.kept(layer)[r][h], cache.kept(layer)[0][h])

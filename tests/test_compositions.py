@@ -43,9 +43,9 @@ def test_crossing(short, scorer, allocator, merger):
     policy = kvjax.Policy(
         score=SCORERS[scorer], allocate=ALLOCATORS[allocator], merge=MERGERS[merger], select=SELECT, budget=20
     )  # fmt: skip
-    cache = kvjax.compress(short, policy, reserve=40)
+    cache = kvjax.compress(short, policy, pool_budget=40)
     assert cache.lengths.sum() == 20 * 3 * 2
-    dropped = kvjax.compress(short, policy.replace(merge=merge.Drop()), reserve=40)
+    dropped = kvjax.compress(short, policy.replace(merge=merge.Drop()), pool_budget=40)
     for layer, h in itertools.product(range(3), range(2)):
         kept = cache.kept(layer)[0][h]
         assert {0, 1, 56, 57, 58, 59} <= set(kept) and (np.diff(kept) > 0).all()

@@ -100,7 +100,7 @@ def test_what_a_window_asks_for_is_read_two_steps_later(lm, pre):
     cache, other, moved, differs = kvjax.compress(pre, policy), kvjax.compress(pre, still), [], []
     before = [list(cache.kept(layer)[0][h]) for layer, h in SATELLITES]
     for t, token in enumerate(tokens):
-        cache, other = (kvjax.extend(lm, c, [token], p, reserve=110).cache for c, p in ((cache, policy), (other, still)))
+        cache, other = (kvjax.extend(lm, c, [token], p, pool_budget=110).cache for c, p in ((cache, policy), (other, still)))
         now = [[i for i in cache.kept(layer)[0][h] if i < 90] for layer, h in SATELLITES]
         moved.append(now != before)
         differs.append(bool((cache.logits != other.logits).any()))
@@ -155,8 +155,8 @@ def test_stacked_caches_decode_as_alone(lm):
 def test_numbers_never_recompile(lm):
     def run(theta, budget, seed):
         policy = policy_with(theta=theta, budget=budget)
-        cache = kvjax.compress(kvjax.prefill(lm, ids_of(140, seed)), policy, reserve=0.9)
-        return kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=(), reserve=0.9)
+        cache = kvjax.compress(kvjax.prefill(lm, ids_of(140, seed)), policy, pool_budget=0.9)
+        return kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=(), pool_budget=0.9)
 
     run(0.5, 0.6, 1)
     with compilations() as seen:

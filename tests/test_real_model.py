@@ -49,11 +49,11 @@ def test_row_is_solo_on_real_text(smollm2):
     batch = kvjax.compress(kvjax.prefill(smollm2, prompts, needs=policy), policy)
     together = kvjax.decode(smollm2, batch, policy, max_new_tokens=24, stop=())
     for r, ids in enumerate(prompts):
-        cache = kvjax.compress(kvjax.prefill(smollm2, ids, needs=policy), policy, reserve=400)
+        cache = kvjax.compress(kvjax.prefill(smollm2, ids, needs=policy), policy, pool_budget=400)
         for layer in range(30):
             for h in range(3):
                 np.testing.assert_array_equal(batch.kept(layer)[r][h], cache.kept(layer)[0][h])
-        alone = kvjax.decode(smollm2, cache, policy, max_new_tokens=24, stop=(), reserve=400)
+        alone = kvjax.decode(smollm2, cache, policy, max_new_tokens=24, stop=(), pool_budget=400)
         np.testing.assert_array_equal(together.tokens[r], alone.tokens[0])
 
 

@@ -28,8 +28,8 @@ def test_reserve_lets_any_budget_share_one_program(lm, name):
 
     def run(budget):
         policy = policy_of(name, budget)
-        cache = kvjax.compress(pre, policy, reserve=0.5)
-        return kvjax.decode(lm, cache, policy, max_new_tokens=4, stop=(), reserve=0.5)
+        cache = kvjax.compress(pre, policy, pool_budget=0.5)
+        return kvjax.decode(lm, cache, policy, max_new_tokens=4, stop=(), pool_budget=0.5)
 
     run(64)
     with compilations() as seen:

@@ -27,11 +27,11 @@ def test_every_file_in_methods_is_a_method():
 
 
 def compressed(pre, policy) -> kvjax.KVCache:
-    return kvjax.compress(pre, policy, reserve=ROOM)
+    return kvjax.compress(pre, policy, pool_budget=ROOM)
 
 
 def decoded(lm, cache, policy) -> kvjax.Decoded:
-    return kvjax.decode(lm, cache, policy, max_new_tokens=NEW, stop=(), return_logits=True, reserve=ROOM)
+    return kvjax.decode(lm, cache, policy, max_new_tokens=NEW, stop=(), return_logits=True, pool_budget=ROOM)
 
 
 def exact(name: str) -> bool:

@@ -16,7 +16,7 @@ from kvjax.compress.run import carried
 from kvjax.policy import Policy
 from kvjax.prefill.attention import bucket
 from kvjax.prefill.run import buffers
-from kvjax.types import ALIGN, power_of_two
+from kvjax.types import ALIGN, DECODING, power_of_two
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) 
     """The cache of one prompt with room for `new` tokens, as `compress(..., headroom=...)` would allocate it."""
     count = kept(decoder, policy, length)
     headroom, align = policy.when.headroom(new, 1), math.lcm(ALIGN, policy.encode.page)
-    start, capacity, slots = plan_regions(count + headroom, align=align)
+    start, capacity, slots = plan_regions(count + headroom, align=align, steps=DECODING)
     structure, fields = None, []
 
     def build():

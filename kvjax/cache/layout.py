@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +13,17 @@ from kvjax.cache.heap import trim
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.parts import counted, reserved
 from kvjax.cache.retriever_state import RetrieverState
-from kvjax.kernels.compact import move_regions
+from kvjax.kernels.compact import host, move_regions
 from kvjax.placement.lists import sources
-from kvjax.types import ALIGN, SLACK, Regions, size_class
+from kvjax.types import ALIGN, AT_REST, DECODING, SLACK, Regions, size_class
 
 
-def plan_regions(capacity: np.ndarray, reserve_slots: int = 0, align: int = ALIGN) -> tuple[np.ndarray, np.ndarray, int]:
-    """Capacities int [L, B, H], rounded up to multiples of `align` → (starts, capacities, slots of the pool, a size class).
+def plan_regions(
+    capacity: np.ndarray, reserve_slots: int = 0, align: int = ALIGN, *, steps: int = AT_REST
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Capacities int [L, B, H], rounded up to multiples of `align` → (starts, capacities, slots of the pool).
+
+    The pool is of one of `steps` size classes a power of two, that of `reserve_slots` at least.
 
     Regions follow each other layer by layer, so that a layer's slots are neighbours. The pool counts the worst case of
     alignment for every region: its size class depends on the total asked for, never on how heads share it.
@@ -29,8 +34,32 @@ def plan_regions(capacity: np.ndarray, reserve_slots: int = 0, align: int = ALIG
     if ends[-1] >= 2**31 - SLACK:
         raise ValueError(f"the pool would need {ends[-1]} slots, beyond 32-bit indices: use fewer rows or a smaller budget")
     start = np.concatenate([[0], ends[:-1]]).reshape(capacity.shape)
-    slots = -(-size_class(max(asked, reserve_slots) + SLACK) // align) * align
+    slots = _pool(max(asked, reserve_slots) + SLACK, align, steps)
     return start.astype(np.int32), capacity.astype(np.int32), slots
+
+
+def _pool(slots: int, align: int, steps: int) -> int:
+    """Slots of the smallest pool of a size class that holds so many."""
+    return -(-size_class(slots, steps) // align) * align
+
+
+def decodes_as_it_is(cache: KVCache, capacity: np.ndarray, reserve_slots: int, *, grows: bool) -> bool:
+    """Whether tokens can be appended to the pool where it lies, up to these capacities, by the program of its size class.
+
+    What only `grows` may lie in a pool of a larger class than it needs: its room was asked for. What evicts while decoding may not:
+    room that an eviction left is given back.
+    """
+    wanted = plan_regions(np.maximum(capacity, cache.lengths), reserve_slots, cache.align, steps=DECODING)[2]
+    larger = grows and cache.slots > wanted and _pool(cache.slots, cache.align, DECODING) == cache.slots
+    fits = bool((np.asarray(cache.capacity) >= capacity).all()) and cache.placement.on_device
+    return fits and (cache.slots == wanted or larger)
+
+
+def copied(cache: KVCache) -> KVCache:
+    """The same cache, region for region; it shares no buffer with the old one but what decoding only reads."""
+    trim()
+    owned, read = cache.split()
+    return jax.tree.map(_fresh, owned).joined(read)
 
 
 def _fresh(x):
@@ -43,15 +72,15 @@ def _committed(x):
     return jax.device_put(x, x.sharding)
 
 
-def resize(cache: KVCache, capacity: np.ndarray | Sequence[np.ndarray], reserve_slots: int = 0) -> KVCache:
+def resize(cache: KVCache, capacity: np.ndarray | Sequence[np.ndarray], reserve_slots: int = 0, *, steps: int = AT_REST) -> KVCache:
     """The same cache in a pool with these capacities (each at least its length); where parts hold the slots, those of each part.
 
-    It shares no buffer with the old one but what decoding only reads.
+    The pool is of one of `steps` size classes a power of two. It shares no buffer with the old one but what decoding only reads.
     """
     trim()
     if cache.parts:
-        return _resized_parts(cache, capacity, reserve_slots)
-    start, capacity, slots = plan_regions(np.maximum(capacity, cache.lengths), reserve_slots, cache.align)
+        return _resized_parts(cache, capacity, reserve_slots, steps)
+    start, capacity, slots = plan_regions(np.maximum(capacity, cache.lengths), reserve_slots, cache.align, steps=steps)
     to = jnp.asarray(start)
     moved = _moved(cache, to, slots)
     pools = jax.tree.map(_committed, moved | dict(start=to, capacity=jnp.asarray(capacity)))
@@ -62,10 +91,10 @@ def resize(cache: KVCache, capacity: np.ndarray | Sequence[np.ndarray], reserve_
     return KVCache(**pools, **jax.tree.map(_fresh, rest)).joined(read)
 
 
-def _resized_parts(cache: KVCache, capacity: Sequence[np.ndarray], reserve_slots: int) -> KVCache:
+def _resized_parts(cache: KVCache, capacity: Sequence[np.ndarray], reserve_slots: int, steps: int) -> KVCache:
     """Every part in a pool of its own capacities."""
     pairs = zip(cache.parts, capacity, strict=True)
-    parts = tuple(resize(part, of_part, reserved(part, cache, reserve_slots)) for part, of_part in pairs)
+    parts = tuple(resize(part, of_part, reserved(part, cache, reserve_slots), steps=steps) for part, of_part in pairs)
     owned, read = cache.replace(parts=()).split()
     rest = {f.name: jax.tree.map(_fresh, getattr(owned, f.name)) for f in fields(owned)}
     return jax.tree.map(_committed, counted(KVCache(**rest | {"parts": parts}))).joined(read)
@@ -73,6 +102,9 @@ def _resized_parts(cache: KVCache, capacity: Sequence[np.ndarray], reserve_slots
 
 def _moved(cache: KVCache, to: Regions, slots: int) -> dict[str, PyTree]:
     """The cache's pools with every region where it will stand: row by row of a slot, page by page of several."""
+    if host.reaches(cache.pools):
+        move = partial(host.move_regions, old=cache.start, new=to, length=cache.length, held=cache.slots, slots=slots)
+        return jax.tree.map(lambda x: _fresh(jax.device_put(move(x), x.sharding)), cache.pools)
     leaves, form = jax.tree.flatten(cache.pools)
     by_slot = [x for x in leaves if x.shape[0] == cache.slots]
     rows = iter(move_regions(by_slot, cache.start, to, cache.length, slots=slots))

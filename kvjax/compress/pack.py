@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +14,21 @@ from kvjax.cache.kv_cache import SlotState
 from kvjax.codec import Codec
 from kvjax.encode.positions import PositionPolicy
 from kvjax.encode.tail import Tail, filled, put_rows
+from kvjax.encode.window import Window
 from kvjax.evidence import Evidence
-from kvjax.kernels.compact import pick
+from kvjax.kernels.compact import host, pick
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder
 from kvjax.stage import Merger
-from kvjax.types import Keys, Positions, position_dtype, size_class
+from kvjax.types import Keys, Positions, Values, position_dtype, size_class
 from kvjax.view import LayerView
 
 
 def pack(pre: Prefilled, policy: Policy, decided: Sequence[PyTree], start: np.ndarray, slots: int) -> dict[str, PyTree]:
     """Fields of the cache: the pools (keys, values, positions, state) with every kept slot in its place, the merger's memory and
     what codecs were fitted to, leaves [L, B, ...]."""
-    pools = empty_pools(pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
+    pools = _pools_for(pre, policy, slots)
     placement, positions, memory, fitted, tails = policy.encode.placement, policy.encode.positions, [], [], []
     elsewhere = None if placement.on_device else pools.pop("v")
     codecs = zip("kv", policy.encode.codecs, strict=True)
@@ -56,9 +57,17 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[PyTree], start: np.nd
                 elsewhere = placement.adopt(stored, elsewhere)
     by_layer = lambda *x: jnp.concatenate(x).reshape(len(pre.layers), len(pre.rows), *x[0].shape[1:])  # noqa: E731
     memory, fitted, tails = (jax.tree.map(by_layer, *x) for x in (memory, fitted, tails))
-    stored = pools | paged | ({} if elsewhere is None else {"v": elsewhere})
+    stored = host.given(pools | paged) | ({} if elsewhere is None else {"v": elsewhere})
     tails = tuple(x and Tail(*x, policy.encode.sinks) for x in tails)
     return stored | {"memory": memory, "fitted": fitted, "tails": tails}
+
+
+def _pools_for(pre: Prefilled, policy: Policy, slots: int) -> dict[str, PyTree]:
+    """Pools to write into: in a CPU's memory, where they need no program of their size, if the prompts and all pools are there."""
+    make = partial(empty_pools, pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
+    if policy.encode.placement.on_device and host.reaches([row.k for row in pre.rows]):
+        return host.empty(jax.eval_shape(make))
+    return make()
 
 
 def empty_pools(decoder: Decoder, policy: Policy, slots: int, dtype: DTypeLike) -> dict[str, PyTree]:
@@ -80,11 +89,21 @@ def _empty_state(policy: Policy, slots: int) -> SlotState:
     return SlotState(score=score, merge=merge, bias=jnp.zeros(slots, jnp.float32) if policy.merge.biased else None)
 
 
-def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Any, layer: int) -> tuple[LayerView, PyTree]:
+class _Merged(NamedTuple):
+    """What of a layer's view is packed."""
+
+    k: Keys
+    v: Values
+    scored: PyTree
+    state: PyTree = ()
+    bias: PyTree = None
+
+
+def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Any, layer: int) -> tuple[_Merged | LayerView, PyTree]:
     """A layer's view after its merges, and the merger's memory; nothing is computed where nothing is rewritten."""
     v, scored = row.v[layer], d.state[layer] if d.state else ()
     if not merge.rewrites:
-        return LayerView.of_prompt(row.length, k.shape[:3], k=k, v=v, pos=row.pos).replace(scored=scored), ()
+        return _Merged(k, v, scored), ()
     merge = merge if type(merge).sized is Merger.sized else merge.sized(_widest(d.count, k.shape[2]))
     given = () if merge.state_of is None else scored
     evidence = row.evidence[layer]
@@ -148,9 +167,17 @@ def _order(keep, pos, layer):
     return pos, jnp.minimum(find(ranks, wanted), keep.shape[-1] - 1).astype(jnp.int32), ranks[..., -1]
 
 
+def _write(pools: dict[str, PyTree], rows: dict[str, PyTree], order: Array, start: np.ndarray, count: Array) -> dict[str, PyTree]:
+    """One layer's kept slots written into the pools."""
+    if not host.held(pools):
+        return _written(pools, rows, order, start, count)
+    host.pick(pools, rows, order, start, count)
+    return pools
+
+
 @partial(jax.jit, donate_argnames=("pools",))
-def _write(pools, rows, order, start, count):
-    """Write one layer's kept slots into the pools. It compiles for every size of a pool, so it does nothing else."""
+def _written(pools, rows, order, start, count):
+    """It compiles for every size of a pool, so it does nothing else."""
     return pick(pools, rows, order, start, count)
 
 
@@ -160,13 +187,30 @@ def _tail(window, x, order, count, sinks):
     return filled(x, order, count, window, sinks), window.coded(count)
 
 
-@partial(jax.jit, donate_argnames=("pool",), static_argnames=("slots",))
-def _write_pages(pool, codec, window, x, params, order, start, count, *, slots):
-    """Write the pages of one layer's kept slots that are coded, in position order."""
+def _write_pages(
+    pool: PyTree, codec: Codec, window: Window | None, x: Keys, params: PyTree, order: Array, start: np.ndarray, count: Array, *,
+    slots: int,
+) -> PyTree:  # fmt: skip
+    """The pages of one layer's kept slots that are coded written into a pool, in position order."""
+    rows, coded = _pages_of(codec, window, x, params, order, count)
+    if not host.held(pool):
+        return _written_pages(pool, rows, start, coded, slots=slots)
+    host.put(pool, rows, start, coded, slots)
+    return pool
+
+
+@jax.jit
+def _pages_of(codec, window, x, params, order, count):
+    """The pages of a layer's kept slots, and how many slots of each head are coded."""
     n = order.shape[-1]
     order = jnp.pad(order, ((0, 0), (0, 0), (0, -n % codec.page)), mode="edge")
     rows = codec.encode(jnp.take_along_axis(x, order[..., None], 2), order, params)
-    return put_rows(pool, rows, start, count if window is None else window.coded(count), slots)
+    return rows, count if window is None else window.coded(count)
+
+
+@partial(jax.jit, donate_argnames=("pool",), static_argnames=("slots",))
+def _written_pages(pool, rows, start, count, *, slots):
+    return put_rows(pool, rows, start, count, slots)
 
 
 @partial(jax.jit, donate_argnames=("store",), static_argnames=("placement",))

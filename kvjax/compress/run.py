@@ -22,7 +22,7 @@ from kvjax.compress.score_prompt import PromptScores, RowScores, check, scores_o
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.schedule import AfterPrefill
-from kvjax.types import ALIGN
+from kvjax.types import ALIGN, AT_REST, DECODING
 from kvjax.view import LayerView, Ranking
 
 
@@ -102,18 +102,19 @@ def carried(rows: Iterable[Iterable[ev.Evidence]], recorded: Iterable[ev.Need], 
 
 
 def compress(
-    pre: Prefilled, policy: Policy, *, headroom: int = 0, reserve: int | float | None = None, scores: PromptScores | None = None
+    pre: Prefilled, policy: Policy, *, headroom: int = 0, pool_budget: int | float | None = None, scores: PromptScores | None = None
 ) -> KVCache:
     """Keep what the policy keeps of a prefilled prompt, in a pool of just that size.
 
     Scores and budgets are planned on the device, the L·B·H integers read back, and the pool allocated at their sum, rounded up
-    to a size class (at most 1.6%). The prefill stays as it is.
+    to a size class (at most 1.6%; 6.25% with headroom). The prefill stays as it is.
 
     Args:
         pre: prompts from `kvjax.prefill`.
         policy: what to keep.
-        headroom: slots reserved per KV head for tokens to come; `decode` makes room by itself, this saves it a copy.
-        reserve: a budget (same units) whose size class the pool gets at least, so that smaller budgets share one program.
+        headroom: tokens to come that every head has room for; decoding up to so many moves nothing. `decode` makes room by itself
+            otherwise.
+        pool_budget: a budget (same units) whose size class the pool gets at least, so that smaller budgets share one program.
         scores: from `score_prompt`, with a policy of the same scorer and allocator; None: scored here.
 
     Raises:
@@ -121,8 +122,8 @@ def compress(
             another model, scores of other prompts or by other stages, a headroom that is no integer of 0 or more.
     """
     check(pre, policy)
-    if reserve is not None:
-        check_budget(reserve)
+    if pool_budget is not None:
+        check_budget(pool_budget)
     headroom = check_headroom(headroom)
     if scores is not None and not scores.serves(pre, policy):
         raise ValueError(
@@ -134,7 +135,7 @@ def compress(
     if away is not None:
         _check_away(policy)
         decided = [d.replace(away=mask) for d, mask in zip(decided, away, strict=True)]
-    slots = reserve_slots(pre, policy, reserve, headroom)
+    slots = reserve_slots(pre, policy, pool_budget, headroom)
     cache = packed(pre, policy, [d.here for d in decided], headroom=headroom, reserve_slots=slots)
     return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
 
@@ -159,7 +160,10 @@ def packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom:
     if policy.encode.parted:
         return _packed_parts(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots)
     counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
-    start, capacity, slots = plan_regions(counts + headroom, reserve_slots, math.lcm(ALIGN, policy.encode.page))
+    budget = jnp.concatenate([d.budget for d in decided], axis=1)
+    asked = policy.when.fullest(counts, np.asarray(budget), headroom, 1) if headroom else counts
+    align, steps = math.lcm(ALIGN, policy.encode.page), DECODING if headroom else AT_REST
+    start, capacity, slots = plan_regions(asked, reserve_slots, align, steps=steps)
     pools = pack(pre, policy, decided, start, slots)
     lengths = jnp.concatenate([row.length for row in pre.rows])
     return KVCache(
@@ -167,7 +171,7 @@ def packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom:
         start=jnp.asarray(start),
         length=jnp.asarray(counts, jnp.int32),
         capacity=jnp.asarray(capacity),
-        budget=jnp.concatenate([d.budget for d in decided], axis=1),
+        budget=budget,
         position=lengths,
         steps=jnp.zeros_like(lengths),
         logits=jnp.stack([row.logits for row in pre.rows]),
@@ -195,9 +199,9 @@ def _packed_parts(pre: Prefilled, policy: Policy, decided: list[Decision], *, he
     )
 
 
-def reserve_slots(pre: Prefilled, policy: Policy, reserve: int | float | None, headroom: int) -> int:
-    """Slots that a uniform budget of `reserve` would need for these prompts, alignment included."""
-    if reserve is None:
+def reserve_slots(pre: Prefilled, policy: Policy, pool_budget: int | float | None, headroom: int) -> int:
+    """Slots that a uniform budget of `pool_budget` would need for these prompts, alignment included."""
+    if pool_budget is None:
         return 0
-    most = sum(slots_of(reserve, length) + headroom + math.lcm(ALIGN, policy.encode.page) for length in pre.lengths)
+    most = sum(slots_of(pool_budget, length) + headroom + math.lcm(ALIGN, policy.encode.page) for length in pre.lengths)
     return most * pre.decoder.layers * pre.decoder.heads

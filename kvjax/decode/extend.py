@@ -14,7 +14,6 @@ from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.step import Spec, run_tokens
 from kvjax.policy import Policy
 from kvjax.short_repr import one_line, short
-from kvjax.types import Number
 
 #: Tokens that padding may add to a block, all rows together.
 PADDING = 512
@@ -61,8 +60,9 @@ def _as_table(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def extend(
-    lm, cache: KVCache, ids: object, policy: Policy, *, return_logits: bool = False, block: int = 512, reserve: Number = None
-) -> Extended:
+    lm, cache: KVCache, ids: object, policy: Policy, *, return_logits: bool = False, block: int = 512,
+    pool_budget: int | float | None = None,
+) -> Extended:  # fmt: skip
     """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
 
     Each token attends to everything held and to the tokens before it. A policy that evicts while decoding evicts after each
@@ -72,7 +72,7 @@ def extend(
         ids: token ids, or a list of rows of them, one for each row of the cache; rows may differ in length.
         return_logits: keep the logits after each token, float32 [B, t, V].
         block: most tokens run at once (padded to a size class).
-        reserve: a budget whose size class the pool gets at least, as in `compress`.
+        pool_budget: a budget whose size class the pool gets at least, as in `compress`.
     """
     rows = check_known(ids, lm.decoder.vocab)
     if len(rows) != cache.position.shape[0]:
@@ -83,7 +83,7 @@ def extend(
     block = 1 if policy.retrieve.stepwise or policy.encode.stepwise else block
     step = min(block, table.shape[1])
     check_cache(lm, cache, policy, table.shape[1], block=step)
-    cache, padded_slots = make_room(cache, policy, table.shape[1], block=step, reserve=reserve)
+    cache, padded_slots = make_room(cache, policy, table.shape[1], block=step, pool_budget=pool_budget)
     (cache, read), logits = cache.split(), []
     for at in range(0, table.shape[1], block):
         part = table[:, at : at + block]

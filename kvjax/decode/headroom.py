@@ -1,15 +1,17 @@
 """Headroom: whether more tokens fit the model, the policy and the cache, and slots for them."""
 
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 
-from kvjax.budget import slots_of
+from kvjax.budget import check_budget, slots_of
 from kvjax.cache.kv_cache import KVCache
-from kvjax.cache.layout import resize
+from kvjax.cache.layout import copied, decodes_as_it_is, resize
+from kvjax.cache.parts import reserved
 from kvjax.policy import Policy
 from kvjax.protocols import LanguageModel
-from kvjax.types import power_of_two
+from kvjax.types import DECODING, power_of_two
 
 
 def check_cache(lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1) -> None:
@@ -56,23 +58,31 @@ def _check_state(cache: KVCache, policy: Policy) -> None:
 
 def _fullest(cache: KVCache, policy: Policy, new_tokens: int, block: int) -> np.ndarray:
     """Most slots each region holds while `new_tokens` more come, `block` at a time: int [L, B, H]."""
-    length, budget = cache.lengths, np.asarray(cache.budget)
-    headroom = policy.when.headroom(new_tokens, block)
-    settled = np.maximum(length, np.minimum(budget, length + new_tokens)) if policy.when.decoding else length
-    return settled + headroom if policy.when.reallocate else np.minimum(settled + headroom, length + new_tokens)
+    return policy.when.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block)
 
 
 def make_room(
-    cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1, reserve: int | float | None = None
+    cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1, pool_budget: int | float | None = None
 ) -> tuple[KVCache, int]:
-    """The cache with room for `new_tokens` more a head, fed `block` at a time, and the slots a region is padded to.
+    """A cache of its own with room for `new_tokens` more a head, fed `block` at a time, and the slots a region is padded to.
 
-    A policy that evicts needs room only up to its next eviction. The padding is 0 where nothing needs a static bound.
+    Nothing moves where the room is there (`compress(headroom=...)`). The padding is 0 where nothing needs a static bound.
     """
-    length, padded = cache.lengths, policy.padded
     capacity = _fullest(cache, policy, new_tokens, block)
     widest, slots = int(capacity.max()), 0
-    if reserve is not None:
-        most = slots_of(reserve, int(np.asarray(cache.position).max())) + new_tokens
-        widest, slots = max(widest, most), (most + cache.align) * length.size
-    return resize(cache, policy.encode.room(cache, capacity), slots), power_of_two(widest) if padded else 0
+    if pool_budget is not None:
+        check_budget(pool_budget)
+        most = slots_of(pool_budget, int(np.asarray(cache.position).max())) + new_tokens
+        widest, slots = max(widest, most), (most + cache.align) * capacity.size
+    asked = policy.encode.room(cache, capacity)
+    has_room = _has_room(cache, policy, asked, slots)
+    return copied(cache) if has_room else resize(cache, asked, slots, steps=DECODING), power_of_two(widest) if policy.padded else 0
+
+
+def _has_room(cache: KVCache, policy: Policy, asked: np.ndarray | Sequence[np.ndarray], reserve_slots: int) -> bool:
+    """Whether the pools can stay as they are. Where heads trade slots, a region is of just the size that was asked for."""
+    parts = [(cache, asked, reserve_slots)]
+    if cache.parts:
+        parts = [(part, x, reserved(part, cache, reserve_slots)) for part, x in zip(cache.parts, asked, strict=True)]
+    grows = not policy.when.decoding
+    return not policy.when.reallocate and all(decodes_as_it_is(*part, grows=grows) for part in parts)

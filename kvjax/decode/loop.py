@@ -82,7 +82,7 @@ def _stops(lm, stop: object) -> jax.Array:
 
 def decode(
     lm, cache: KVCache, policy: Policy, *, max_new_tokens: int = 64, return_logits: bool = False,
-    sampler: object = Greedy(), key: object = None, stop: object = None, reserve: int | float | None = None,
+    sampler: object = Greedy(), key: object = None, stop: object = None, pool_budget: int | float | None = None,
 ) -> Decoded:  # fmt: skip
     """Generate from a compressed cache; the loop runs on the device, the pool is updated in place.
 
@@ -93,7 +93,7 @@ def decode(
         return_logits: keep what each token was chosen from.
         sampler: Greedy() or Sample(temperature, top_k, top_p).   key: a jax PRNG key, needed by Sample.
         stop: token ids that end a row (default: the model's own; () for none).
-        reserve: a budget whose size class the pool gets at least, as in `compress`.
+        pool_budget: a budget whose size class the pool gets at least, as in `compress`.
 
     Raises:
         TypeError, ValueError: a cache or policy that does not fit, a context overrun, sampling without a key.
@@ -101,7 +101,7 @@ def decode(
     new = check_new_tokens(max_new_tokens)
     check_cache(lm, cache, policy, new)
     key = _key_for(sampler, key)
-    roomy, padded_slots = make_room(cache, policy, new, reserve=reserve)
+    roomy, padded_slots = make_room(cache, policy, new, pool_budget=pool_budget)
     owned, read = jax.block_until_ready(roomy).split()
     fixed, stops = Spec.of(lm.decoder, policy, padded_slots), _stops(lm, stop)
     run = partial(_loop, fixed, lm.params, width=power_of_two(new), keep_logits=return_logits)

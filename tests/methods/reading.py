@@ -15,10 +15,10 @@ Rule = Callable[[int, Any, np.ndarray, np.ndarray], np.ndarray]
 STEPS = 64
 
 
-def decoded(lm, pre, policy, steps: int = STEPS, reserve=None):
+def decoded(lm, pre, policy, steps: int = STEPS, pool_budget=None):
     """`steps` tokens and their logits."""
-    cache = kvjax.compress(pre, policy, reserve=reserve)
-    return kvjax.decode(lm, cache, policy, max_new_tokens=steps, stop=(), return_logits=True, reserve=reserve)
+    cache = kvjax.compress(pre, policy, pool_budget=pool_budget)
+    return kvjax.decode(lm, cache, policy, max_new_tokens=steps, stop=(), return_logits=True, pool_budget=pool_budget)
 
 
 def written_out(lm, pre, tokens, rule: Rule) -> np.ndarray:

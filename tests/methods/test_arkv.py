@@ -26,7 +26,7 @@ def test_the_saw_tooth(lm):
     assert (cache.lengths == C).all()
     want, seen = C, []
     for token in ids_of(64, 1):
-        cache = kvjax.extend(lm, cache, [token], policy, reserve=64).cache
+        cache = kvjax.extend(lm, cache, [token], policy, pool_budget=64).cache
         want = want + 1 if want < C else W + (C + 1 - W) * 3 // 4
         seen.append(int(cache.lengths.max()))
         assert (cache.lengths == want).all()

@@ -81,7 +81,7 @@ def test_the_schedule_of_the_example(lm):
     cache, seen = kvjax.compress(kvjax.prefill(lm, ids_of(10)), policy), {}
     for n in range(10, 17):
         seen[n] = counted(cache)
-        cache = kvjax.extend(lm, cache, [n], policy, reserve=64).cache
+        cache = kvjax.extend(lm, cache, [n], policy, pool_budget=64).cache
     example = {10: (8, 2, 6, 4), 11: (8, 3, 7, 4), 12: (12, 0, 8, 4), 13: (12, 1, 9, 4), 16: (16, 0, 12, 4)}
     assert {n: seen[n] for n in example} == example
     assert seen == {n: counts(n, 4) for n in seen}
@@ -90,10 +90,10 @@ def test_the_schedule_of_the_example(lm):
 def test_tokens_fed_together_are_tokens_fed_one_by_one(lm):
     policy, more = method(), ids_of(30, 3)
     start = kvjax.compress(kvjax.prefill(lm, ids_of(21)), policy)
-    whole = kvjax.extend(lm, start, more, policy, return_logits=True, reserve=64)
+    whole = kvjax.extend(lm, start, more, policy, return_logits=True, pool_budget=64)
     cache, parts = start, []
     for token in more:
-        read = kvjax.extend(lm, cache, [token], policy, return_logits=True, reserve=64)
+        read = kvjax.extend(lm, cache, [token], policy, return_logits=True, pool_budget=64)
         cache = read.cache
         parts.append(read.logits[0, 0])
     np.testing.assert_allclose(whole.logits[0], parts, atol=1e-6)

@@ -61,9 +61,9 @@ def test_the_two_position_policies_part_once_something_is_evicted(lm, raw):
 def test_a_row_is_as_if_alone(lm):
     prompts = [ids_of(90), ids_of(41, 1), ids_of(7, 2)]
     both = kvjax.prefill(lm, prompts, needs=POLICY)
-    got = kvjax.decode(lm, kvjax.compress(both, POLICY, reserve=32), POLICY, max_new_tokens=12, stop=(), return_logits=True)
+    got = kvjax.decode(lm, kvjax.compress(both, POLICY, pool_budget=32), POLICY, max_new_tokens=12, stop=(), return_logits=True)
     for r, prompt in enumerate(prompts):
-        alone = kvjax.compress(kvjax.prefill(lm, prompt, needs=POLICY), POLICY, reserve=32)
+        alone = kvjax.compress(kvjax.prefill(lm, prompt, needs=POLICY), POLICY, pool_budget=32)
         want = kvjax.decode(lm, alone, POLICY, max_new_tokens=12, stop=(), return_logits=True)
         np.testing.assert_array_equal(got.tokens[r], want.tokens[0])
         np.testing.assert_allclose(got.logits[r], want.logits[0], atol=3e-5)
