@@ -6,7 +6,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float32, Int, Int32, PyTree, UInt8
+from jaxtyping import Array, Float, Float32, Int32, Integer, PyTree, UInt8
 
 from kvjax.codec.codec import Codec
 from kvjax.codec.fp8 import KINDS, from_fp8, to_fp8
@@ -22,7 +22,7 @@ _KIND = "e4m3"
 _TOP = KINDS[_KIND][1]
 
 
-def row_bits(sizes: Int[np.ndarray, "*l g"], bits: Int[np.ndarray, "*l g"]) -> Int[np.ndarray, "*l"]:
+def row_bits(sizes: Integer[np.ndarray, "*l g"], bits: Integer[np.ndarray, "*l g"]) -> Integer[np.ndarray, "*l"]:
     """Σ_g (size_g bits_g + 32) over the runs that are stored."""
     return np.where(bits > 0, sizes.astype(int) * bits + OVERHEAD, 0).sum(-1)
 
@@ -82,7 +82,7 @@ class ComponentGroups(Codec):
     origin: str = struct.field(pytree_node=False, default="")
 
     @classmethod
-    def of(cls, sizes: Int[np.ndarray, "l g"], bits: Int[np.ndarray, "l g"], origin: str = "") -> "ComponentGroups":
+    def of(cls, sizes: Integer[np.ndarray, "l g"], bits: Integer[np.ndarray, "l g"], origin: str = "") -> "ComponentGroups":
         """Runs of so many components and bits, in the order of the components; sizes of 0 fill up a layer of fewer runs.
 
         Raises:
@@ -142,7 +142,7 @@ class ComponentGroups(Codec):
         of = jnp.pad(bits, (0, 1))[self._runs()]
         return bits, of, jnp.where(of > 0, jnp.asarray(self.place), 8 * self.width)
 
-    def _meta_bytes(self) -> Int32[Array, " 4g"]:
+    def _meta_bytes(self) -> Int32[Array, " m"]:
         """Where each run's step and shift lie; beyond the row for those that are not stored."""
         stored = self._stored()
         first = jnp.where(stored, META * (jnp.cumsum(stored) - 1), self.width)
@@ -155,7 +155,7 @@ def _of_run(x: Float[Array, "*a g"], run: Int32[Array, " r"]) -> Float32[Array, 
     return jnp.take(x.astype(jnp.float32), run, axis=-1, mode="fill", fill_value=0)
 
 
-def _laid_out(sizes: Int[np.ndarray, " g"], bits: Int[np.ndarray, " g"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _laid_out(sizes: Integer[np.ndarray, " g"], bits: Integer[np.ndarray, " g"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(bits of every run, run of every component, place of every component's code) of one layer."""
     run = np.repeat(np.arange(len(sizes)), sizes)
     of, place, end = bits[run], np.zeros(len(run), np.int64), OVERHEAD * int(((bits > 0) & (sizes > 0)).sum())
