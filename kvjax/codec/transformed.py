@@ -65,9 +65,9 @@ class Transformed(Wrapped):
             raise ValueError(f"components are coded slot by slot, by a codec that no prompt fits; got {self.codec!r}")
 
     def rows(self, slots: int, d: int, dtype: DTypeLike) -> PyTree:
-        heads = np.shape(self.mean)[-1] // d
+        p = np.shape(self.mean)[-1]
         one = jax.eval_shape(lambda: self.codec.rows(1, np.shape(self.basis)[-1], dtype))
-        return jax.tree.map(lambda x: jnp.zeros((slots, -(-math.prod(x.shape) // heads)), x.dtype), one)
+        return jax.tree.map(lambda x: jnp.zeros((slots, -(-math.prod(x.shape) * d // p)), x.dtype), one)
 
     def encode(self, x: Keys, pos: Int32[Array, "b h n"] | None = None, params: PyTree = ()) -> PyTree:
         del pos
