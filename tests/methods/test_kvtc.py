@@ -1,6 +1,7 @@
 """KVTC: worked examples, bytes of every run, the transcription over 64 steps, what heads share, and the built-in artefact."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from tests.held import held
 from tests.reference import kvtc as slow
 from tests.reference.rotary import frequencies, rotate
 
-D, RECENT, SINKS = 16, 16, 4
+PROMPT, D, RECENT, SINKS = 90, 16, 16, 4
 OMEGA = frequencies(toy_config(), D)
 HOW = dict(stop=(), return_logits=True)
 #: Runs of every width, and of nothing between them.
@@ -133,47 +134,54 @@ def side(name: str, layer: int) -> slow.Side:
 
 
 class Reference:
-    """One sequence through the model's own layers: an exact prompt, then the transcription."""
+    """One sequence through the model's own layers: an exact prompt, then the transcription.
 
-    def __init__(self, lm, pre, row=0):
-        self.lm, self.position = lm, pre.lengths[row]
-        self.layers = [slow.LayerCache(side("keys", i), side("values", i), RECENT, SINKS, OMEGA) for i in range(3)]
-        for cache, k, v in zip(self.layers, pre.rows[row].k, pre.rows[row].v, strict=True):
+    A number on the edge between two codes, or two float16 steps, may fall on the other side in float32. Such a token is counted, and
+    goes on as the library has it; all others are compared.
+    """
+
+    def __init__(self, lm, pre, cache, row=0):
+        self.lm, self.position, self.edges, self.coded = lm, pre.lengths[row], 0, 0
+        encode = policy_of("kvtc").encode
+        self.layers = []
+        for i, (k, v) in enumerate(zip(pre.rows[row].k, pre.rows[row].v, strict=True)):
+            slots = np.stack([np.stack(held(cache, encode, i, row, h)) for h in range(2)], 2)
+            settle = partial(self.settle, slots)
+            layer = slow.LayerCache(side("keys", i), side("values", i), RECENT, SINKS, OMEGA, settle)
             k, v = (np.asarray(x)[0, :, : self.position] for x in (k, v))
             for token in zip(*(np.swapaxes(x, 0, 1) for x in (rotate(k, -np.arange(self.position), OMEGA), v)), strict=True):
-                cache.add(*token)
-            cache.flush()
+                layer.add(*token)
+            layer.flush()
+            self.layers.append(layer)
+
+    def settle(self, slots, want, kind, i):
+        """What the library has decoded, counted where it is not what is expected."""
+        self.coded += 1
+        self.edges += not np.allclose(slots[kind, i], want, rtol=1e-5, atol=1e-5)
+        return slots[kind, i].astype(np.float64)
 
     def step(self, token):
         x = self.lm.decoder.embed(self.lm.params, jnp.asarray([[token]], jnp.int32))
         at = jnp.asarray([[self.position]], jnp.int32)
-        for cache, weights in zip(self.layers, self.lm.params["layers"], strict=True):
+        for layer, weights in zip(self.layers, self.lm.params["layers"], strict=True):
 
-            def attend(inputs, cache=cache):
+            def attend(inputs, layer=layer):
                 q, k, v = (np.asarray(y)[0] for y in (inputs.q[..., 0, :], inputs.k_raw[:, :, 0], inputs.v[:, :, 0]))
-                return jnp.asarray(cache.step(q, k, v)[None, :, :, None], inputs.q.dtype), None
+                return jnp.asarray(layer.step(q, k, v)[None, :, :, None], inputs.q.dtype), None
 
             x, _ = self.lm.decoder.layer(weights, x, at, attend)
         self.position += 1
         return np.asarray(self.lm.decoder.unembed(self.lm.params, x))[0, 0]
 
 
-def same_slots(cache, reference: Reference, row: int) -> None:
-    """Near but for tokens whose number lies on the edge of two codes, which are few."""
-    for layer, of_layer in enumerate(reference.layers):
-        for h in range(2):
-            for got, want in zip(held(cache, policy_of("kvtc").encode, layer, row, h), (of_layer.k, of_layer.v), strict=True):
-                np.testing.assert_allclose(got, np.stack([x[h] for x in want]), atol=2e-4)
-
-
 def test_a_prompt_and_64_steps(lm, pre):
     policy = policy_of("kvtc")
     out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=64, **HOW)
-    reference = Reference(lm, pre)
+    reference = Reference(lm, pre, out.cache)
     want = [reference.step(int(token)) for token in out.tokens[0]]
-    np.testing.assert_allclose(out.logits[0, 1:], want[:-1], atol=1e-4)
-    np.testing.assert_allclose(out.cache.logits[0], want[-1], atol=1e-4)
-    same_slots(out.cache, reference, 0)
+    np.testing.assert_allclose(out.logits[0, 1:], want[:-1], atol=2e-5)
+    np.testing.assert_allclose(out.cache.logits[0], want[-1], atol=2e-5)
+    assert reference.coded == 6 * (PROMPT + 64 - RECENT - SINKS) and reference.edges <= reference.coded // 50
 
 
 def test_one_token_less_than_the_window_and_more(lm):
@@ -181,11 +189,11 @@ def test_one_token_less_than_the_window_and_more(lm):
     policy, lengths = policy_of("kvtc"), (1, SINKS, RECENT + SINKS, RECENT + SINKS + 1)
     pre = kvjax.prefill(lm, [ids_of(n, seed=n) for n in lengths], needs=policy)
     out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=6, **HOW)
-    for row in range(len(lengths)):
-        reference = Reference(lm, pre, row)
+    for row, length in enumerate(lengths):
+        reference = Reference(lm, pre, out.cache, row)
         want = [reference.step(int(token)) for token in out.tokens[row]]
-        np.testing.assert_allclose(out.logits[row, 1:], want[:-1], atol=1e-4)
-        same_slots(out.cache, reference, row)
+        np.testing.assert_allclose(out.logits[row, 1:], want[:-1], atol=2e-5)
+        assert reference.coded == 6 * max(0, length + 6 - RECENT - SINKS) and reference.edges <= 1
 
 
 def test_a_window_that_holds_everything_is_the_full_cache(lm, pre):

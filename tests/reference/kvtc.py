@@ -7,6 +7,7 @@ Source: KVTC, arXiv 2511.01815, section 3.
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import ml_dtypes
@@ -75,13 +76,17 @@ class Side:
 
 @dataclass
 class LayerCache:
-    """One layer's tokens: coded once, when they leave the window; the first few are exact."""
+    """One layer's tokens: coded once, when they leave the window; the first few are exact.
+
+    `settle` is given what each is decoded to, with 0 for keys and 1 for values and its position, and says what goes on from there.
+    """
 
     keys: Side
     values: Side
     recent: int
     sinks: int
     omega: np.ndarray
+    settle: Callable[[np.ndarray, int, int], np.ndarray] = lambda x, kind, i: x
     k: list[np.ndarray] = field(default_factory=list)
     v: list[np.ndarray] = field(default_factory=list)
     done: int = 0
@@ -93,7 +98,9 @@ class LayerCache:
     def flush(self) -> None:
         due = max(len(self.k) - self.recent, self.done)
         for i in range(max(self.done, self.sinks), due):
-            self.k[i], self.v[i] = self.keys.coded(self.k[i]), self.values.coded(self.v[i])
+            self.k[i], self.v[i] = (
+                self.settle(side.coded(x), kind, i) for kind, (side, x) in enumerate(((self.keys, self.k[i]), (self.values, self.v[i])))
+            )
         self.done = due
 
     def step(self, q: Float[np.ndarray, "h g d"], k: np.ndarray, v: np.ndarray) -> Float[np.ndarray, "h g d"]:
