@@ -136,8 +136,8 @@ def side(name: str, layer: int) -> slow.Side:
 class Reference:
     """One sequence through the model's own layers: an exact prompt, then the transcription.
 
-    A number on the edge between two codes, or two float16 steps, may fall on the other side in float32. Such a token is counted, and
-    goes on as the library has it; all others are compared.
+    A number on the edge between two codes, or two float16 steps, may fall on the other side in float32. Such a token is counted,
+    and goes on as the library has it; all others are compared.
     """
 
     def __init__(self, lm, pre, cache, row=0):

@@ -98,9 +98,8 @@ class LayerCache:
     def flush(self) -> None:
         due = max(len(self.k) - self.recent, self.done)
         for i in range(max(self.done, self.sinks), due):
-            self.k[i], self.v[i] = (
-                self.settle(side.coded(x), kind, i) for kind, (side, x) in enumerate(((self.keys, self.k[i]), (self.values, self.v[i])))
-            )
+            self.k[i] = self.settle(self.keys.coded(self.k[i]), 0, i)
+            self.v[i] = self.settle(self.values.coded(self.v[i]), 1, i)
         self.done = due
 
     def step(self, q: Float[np.ndarray, "h g d"], k: np.ndarray, v: np.ndarray) -> Float[np.ndarray, "h g d"]:
