@@ -2,7 +2,8 @@
 
 `python -m experiments.storage` writes it anew. Allocated bits are those of the rows that a codec makes, at head dimension 128
 with keys and values in 16 bits: codes, spare bits of their words, steps, minima and scales. Not in them: what is fitted on a
-prompt, exact windows, positions (16 bits a slot) and the rounding of pools to size classes, all of which `KVCache.nbytes` counts.
+prompt, exact windows, positions (16 bits a slot, 32 where keys are stored un-rotated) and the rounding of pools to size classes,
+all of which `KVCache.nbytes` counts.
 """
 
 from collections.abc import Iterable
@@ -39,6 +40,8 @@ def rows() -> Iterable[tuple[str, str, Stored, Fraction, Fraction]]:
     yield "mikv", "the others", _of(mikv, 1), bits(5, 2), bits(5, 2)
     yield "think", "all but the last 32", _of(methods.think().encode, 1), bits(16) * 3 / 5, bits(16)
     yield "arkv", "coded", _of(methods.arkv().encode, 1), bits(8), bits(8)
+    for ratio in (8, 16):
+        yield f"kvtc {ratio}", "all but 4 and the last 128", methods.kvtc(ratio=ratio).encode, bits(16, ratio), bits(16, ratio)
     yield "q4_persistent", "all", methods.q4_persistent().encode, bits(9, 2), bits(9, 2)
 
 

@@ -23,7 +23,7 @@ VERSION = 1
 _KIND = files.Kind(holds="saved conversation", made_by="kvjax.save_cache(cache, path, lm, policy)")
 
 
-def save_cache(cache: KVCache, path: str | Path, lm: LanguageModel, policy: Policy) -> Path:
+def save_cache(cache: KVCache, path: str | Path, lm: LanguageModel, policy: Policy, *, deflate: bool = False) -> Path:
     """Write a cache to one file; a file that is there is replaced whole, or not at all.
 
     Keys, values, codes, exact windows, positions, biases, stages' states, evidence, values on the host: all of it to the bit.
@@ -32,6 +32,8 @@ def save_cache(cache: KVCache, path: str | Path, lm: LanguageModel, policy: Poli
         cache: from `kvjax.compress`, `extend` or `decode`.   path: the file to write.
         lm: the model it was made with: the file remembers its name, shape, dtype, tokenizer and a digest of its parameters.
         policy: the policy it was made with: the file remembers all its stages and numbers.
+        deflate: whether arrays go through DEFLATE, which keeps them to the bit: codes get smaller, and room that is not in use
+            nearly vanishes. It takes longer; `load_cache` sees by itself what a file is.
 
     Raises:
         TypeError, ValueError: no cache, another model's or policy's cache, or state of a class that is not defined at the top of a
@@ -42,7 +44,7 @@ def save_cache(cache: KVCache, path: str | Path, lm: LanguageModel, policy: Poli
     check_cache(lm, cache, policy, 0)
     tree, arrays = described(cache, known_of(lm))
     facts = {"model": facts_of(lm), "policy": facts_of_stage(policy)}
-    files.write(arrays, path, {"version": VERSION, **facts, "cache": tree}, kind=_KIND)
+    files.write(arrays, path, {"version": VERSION, **facts, "cache": tree}, kind=_KIND, deflate=deflate)
     return path
 
 

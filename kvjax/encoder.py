@@ -33,6 +33,8 @@ class Encoder(Stage):
     moves: bool = False
     #: Whether a slot can be moved or rewritten by itself, as evicting while decoding does.
     movable: bool = True
+    #: Whether all heads of a layer must hold as many slots, because the i-th slots of all of them are one code.
+    together: bool = False
     #: What it reads of the merger's memory (`cache.memory`), by name (`Merger.keeps`).
     reads_memory: ClassVar[frozenset[str]] = frozenset()
 

@@ -54,5 +54,16 @@ def _coupled_quantization(rng):
     return books, {"channels": 4, "bits": 6}
 
 
+def _kvtc(rng):
+    """32 channels of two heads: runs of every width, one of them of nothing, and a layer of fewer runs."""
+    tables = {}
+    for side in ("keys", "values"):
+        basis = np.linalg.qr(rng.normal(size=(3, 32, 32)))[0]
+        tables |= {f"{side}_mean": 0.1 * rng.normal(size=(3, 32)).astype(np.float32), f"{side}_basis": basis.astype(np.float16)}
+        tables[f"{side}_sizes_2"] = np.array([[1, 4, 16, 11], [16, 1, 15, 0], [2, 3, 11, 16]], np.uint16)
+        tables[f"{side}_bits_2"] = np.array([[8, 8, 4, 2], [8, 0, 4, 0], [8, 0, 8, 2]], np.uint8)
+    return tables, {"ratios": [2]}
+
+
 TABLES = {"compresskv": _compresskv, "heterocache": _heterocache, "hcattention": _hcattention}
-TABLES |= {"kvquant": _kvquant, "coupled_quantization": _coupled_quantization}
+TABLES |= {"kvquant": _kvquant, "coupled_quantization": _coupled_quantization, "kvtc": _kvtc}

@@ -252,6 +252,7 @@ CASES = {
     "infinigen": _without_budget(partial(_methods.infinigen, part=0.5, cap=0.3)),
     "kivi": _without_budget(partial(_methods.kivi, key_group=8, value_group=16, residual=16)),
     "kvquant": _without_budget(partial(_methods.kvquant, artefact=toy("kvquant"))),
+    "kvtc": _without_budget(partial(_methods.kvtc, artefact=toy("kvtc"), ratio=2, recent=16)),
     "kvzap": _by_threshold(_methods.kvzap, gate=surrogate_gate()),
     "kvzip": _small(_methods.kvzip, chunk=32, first=(5, 6, 7), further=(8, 9)),
     "layer_defensive_kv": _small(_methods.layer_defensive_kv, window=8),

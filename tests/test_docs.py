@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kvjax
+from tests.artefacts import toy
 from tests.conftest import ids_of, toy_config
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -51,11 +52,11 @@ def test_the_three_examples_work_by_following_the_page(package):
     assert bits.slot_nbytes == plain.slot_nbytes - 16 * 4 + 2 + 2
 
 
-@pytest.mark.parametrize("name", ["talk.py", "prompt.py"])
+@pytest.mark.parametrize("name", ["talk.py", "rest.py", "prompt.py"])
 def test_the_examples_of_saving_work(lm, tmp_path, name):
-    scope = {"lm": lm, "IDS": ids_of(90), "QUESTION": ids_of(3, seed=1), "FOLDER": tmp_path}
+    scope = {"lm": lm, "IDS": ids_of(90), "QUESTION": ids_of(3, seed=1), "FOLDER": tmp_path, "ARTEFACT": toy("kvtc"), "RATIO": 2}
     exec(compile(blocks(DOCS / "saving.md")[name], name, "exec"), scope)
-    if name == "talk.py":
+    if name != "prompt.py":
         policy, whole = scope["policy"], scope["answer"].cache
         same = kvjax.decode(lm, kvjax.extend(lm, whole, scope["QUESTION"], policy).cache, policy, max_new_tokens=8)
         np.testing.assert_array_equal(scope["more"].tokens, same.tokens)

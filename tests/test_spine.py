@@ -12,7 +12,7 @@ from tests.method_cases import case
 
 METHODS = kvjax.methods.names()
 #: Methods whose slots are codes of several kinds; their own tests say which.
-CODED = {"coupled_quantization", "gear", "kvquant", "q4_persistent", "qjl", "turboquant"}
+CODED = {"coupled_quantization", "gear", "kvquant", "kvtc", "q4_persistent", "qjl", "turboquant"}
 POS = jnp.arange(90, dtype=jnp.int32)[None, None]
 every_method = pytest.mark.parametrize("name", METHODS)
 #: Tokens decoded, and a budget whose pools all runs get: their loops are one program for a method.

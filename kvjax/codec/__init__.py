@@ -5,6 +5,7 @@ from kvjax.codec.balanced import Balanced
 from kvjax.codec.channel_range import ChannelRange
 from kvjax.codec.channel_separable import ChannelSeparable
 from kvjax.codec.codec import Codec
+from kvjax.codec.component_groups import ComponentGroups
 from kvjax.codec.coupled import Coupled
 from kvjax.codec.dense import AsIs, Cast
 from kvjax.codec.fp8 import Fp8
@@ -21,10 +22,11 @@ from kvjax.codec.refined import Refined
 from kvjax.codec.rotated import Rotated
 from kvjax.codec.rotation import Haar, Hadamard, Rotation
 from kvjax.codec.sign_sketch import SignSketch
+from kvjax.codec.transformed import Transformed
 from kvjax.codec.uniform import Uniform
 
 __all__ = [
-    "Affine", "AsIs", "Balanced", "Cast", "ChannelRange", "ChannelSeparable", "Codec", "Coupled", "Fp8", "Haar", "Hadamard",
-    "KeptChannels", "LayerRegions", "Levels", "LowRank", "NonUniformChannels", "NonUniformTokens", "Normed", "OutlierChannels",
-    "Outliers", "ProductQuantized", "Refined", "Rotated", "Rotation", "SignSketch", "Uniform",
+    "Affine", "AsIs", "Balanced", "Cast", "ChannelRange", "ChannelSeparable", "Codec", "ComponentGroups", "Coupled", "Fp8", "Haar",
+    "Hadamard", "KeptChannels", "LayerRegions", "Levels", "LowRank", "NonUniformChannels", "NonUniformTokens", "Normed",
+    "OutlierChannels", "Outliers", "ProductQuantized", "Refined", "Rotated", "Rotation", "SignSketch", "Transformed", "Uniform",
 ]  # fmt: skip

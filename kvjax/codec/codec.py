@@ -25,6 +25,8 @@ class Codec(Stage):
     dense: ClassVar[bool] = False
     #: Whether the i-th slots of all heads are coded together, so that slots are sorted before they are coded.
     across_heads: ClassVar[bool] = False
+    #: Whether they are one code, so that all heads of a layer must hold as many slots, and none moves by itself.
+    together: ClassVar[bool] = False
 
     @property
     def page(self) -> int:

@@ -160,6 +160,7 @@ def packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom:
     if policy.encode.parted:
         return _packed_parts(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots)
     counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
+    check_together(policy, counts)
     budget = jnp.concatenate([d.budget for d in decided], axis=1)
     asked = policy.when.fullest(counts, np.asarray(budget), headroom, 1) if headroom else counts
     align, steps = math.lcm(ALIGN, policy.encode.page), DECODING if headroom else AT_REST
@@ -179,6 +180,18 @@ def packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom:
         placement=policy.encode.placement,
         positions=policy.encode.positions,
     )
+
+
+def check_together(policy: Policy, counts: Int32[np.ndarray, "l b h"]) -> None:
+    """Raise ValueError where heads of a layer keep different numbers of slots, and the i-th slots of all heads are one code."""
+    apart = np.argwhere((counts != counts[..., :1]).any(-1))
+    if policy.encode.together and len(apart):
+        layer, row = apart[0]
+        raise ValueError(
+            f"the storage codes the i-th slots of all heads of a layer as one, so that all hold as many; {policy.allocate!r} and "
+            f"{policy.select!r} leave {counts[layer, row].tolist()} in a layer: keep as many in each, with allocate=Uniform(), or "
+            "code heads apart"
+        )
 
 
 def _packed_parts(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int) -> KVCache:

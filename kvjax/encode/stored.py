@@ -106,7 +106,11 @@ class Stored(Encoder):
 
     @property
     def movable(self) -> bool:
-        return not self.stepwise and self.page == 1
+        return not self.stepwise and self.page == 1 and not self.together
+
+    @property
+    def together(self) -> bool:
+        return any(codec.together for codec in self.codecs)
 
     def at(self, layer: Layer) -> "Stored":
         return self.replace(keys=self.keys.at(layer), values=self.values.at(layer))

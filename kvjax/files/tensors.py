@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 from safetensors import SafetensorError, safe_open
 from safetensors.flax import save_file
+
+from kvjax.files.deflate import deflated, inflated
 
 _KEY, _SUM = "kvjax", "kvjax_checksum"
 
@@ -24,14 +27,20 @@ class Kind:
     made_by: str
 
 
-def write(tensors: dict[str, jax.Array], path: Path, header: dict[str, object], *, kind: Kind) -> None:
+def write(
+    tensors: dict[str, jax.Array], path: Path, header: dict[str, object], *, kind: Kind, deflate: bool = False
+) -> None:
     """Write beside the name, flush to the disk, rename: a file that is there is replaced whole, or not at all.
 
-    A link is followed: what it names is replaced.
+    A link is followed: what it names is replaced. With `deflate` arrays are compressed (`kvjax.files.deflate`), and the header says
+    of which shape and dtype each was.
 
     Raises:
         OSError: the file cannot be written, or something else than a file has its name.
     """
+    if deflate:
+        header = header | {"deflated": {name: [list(x.shape), str(x.dtype)] for name, x in tensors.items()}}
+        tensors = {name: jnp.asarray(deflated(x)) for name, x in tensors.items()}
     sums = {"holds": kind.holds, "checksums": {name: checksum(x) for name, x in tensors.items()}}
     text, path = json.dumps(header | sums), Path(os.path.realpath(path))
     if os.path.lexists(path) and not path.is_file():
@@ -76,7 +85,19 @@ def read(path: Path, *, kind: Kind) -> tuple[dict[str, PyTree], dict[str, jax.Ar
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error, kind) from error
     _compare(path, header.pop("checksums"), tensors, kind)
-    return header, tensors
+    return header, _inflated(path, header.pop("deflated", None), tensors, kind)
+
+
+def _inflated(
+    path: Path, kinds: dict[str, list] | None, tensors: dict[str, jax.Array], kind: Kind
+) -> dict[str, jax.Array]:
+    """The arrays as they were before `write` compressed them."""
+    if kinds is None:
+        return tensors
+    try:
+        return {name: inflated(x, *kinds[name]) for name, x in tensors.items()}
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} holds arrays unlike its header ({error}): write it again with {kind.made_by}") from error
 
 
 def header_of(path: Path, *, kind: Kind) -> dict[str, object]:
@@ -93,6 +114,7 @@ def header_of(path: Path, *, kind: Kind) -> dict[str, object]:
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error, kind) from error
     del header["checksums"]
+    header.pop("deflated", None)
     return header
 
 

@@ -45,6 +45,7 @@ from kvjax.methods.knorm import knorm
 from kvjax.methods.kvcompose import kvcompose
 from kvjax.methods.kvmerger import kvmerger
 from kvjax.methods.kvquant import kvquant
+from kvjax.methods.kvtc import kvtc
 from kvjax.methods.kvzap import kvzap
 from kvjax.methods.kvzip import kvzip
 from kvjax.methods.lagkv import lagkv
@@ -94,11 +95,11 @@ __all__ = [
     "compresskv", "coupled_quantization", "critical_adakv", "criticalkv", "cur", "d2o", "dapq", "defensive_kv", "dmc", "dms",
     "duo_attention", "expected_attention", "fasa", "fastdecode", "fastgen", "finch", "full", "gear", "h2o", "hcattention",
     "heterocache", "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant",
-    "kvzap", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "less", "local_window", "lococo", "locret", "lookahead_kv",
-    "make_each_token_count", "mikv", "minference", "mpcache", "nacl", "neo", "non_causal_attention", "omnikv", "pyramid_infer",
-    "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco",
-    "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova",
-    "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
+    "kvtc", "kvzap", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "less", "local_window", "lococo", "locret",
+    "lookahead_kv", "make_each_token_count", "mikv", "minference", "mpcache", "nacl", "neo", "non_causal_attention", "omnikv",
+    "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention",
+    "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm", "think",
+    "tova", "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
 
 

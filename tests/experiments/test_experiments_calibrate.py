@@ -185,8 +185,15 @@ def test_heterocache_refuses_what_says_nothing(cli, haystack_file, tmp_path, wor
     assert code == 2 and reason in err and not (tmp_path / "art").exists()
 
 
-@pytest.mark.parametrize("method, changes", [("kvquant", ["kept=0.9"]), ("coupled_quantization", ["bits=4", "max_iter=2"])])
-def test_methods_that_read_gradients(cli, talker, haystack_file, tmp_path, method, changes):
+READ = [
+    ("kvquant", ["kept=0.9"], {}),
+    ("coupled_quantization", ["bits=4", "max_iter=2"], {}),
+    ("kvtc", ["ratios=(4,8)", "measured=50"], {"ratio": 8}),
+]
+
+
+@pytest.mark.parametrize("method, changes, arguments", READ)
+def test_methods_that_read_what_is_cached(cli, talker, haystack_file, tmp_path, method, changes, arguments):
     """An artefact of the model that the method takes."""
     import kvjax
 
@@ -194,7 +201,7 @@ def test_methods_that_read_gradients(cli, talker, haystack_file, tmp_path, metho
     code, _, err = cli(*words, "--samples", 2, "--length", 60, *(word for change in changes for word in ("--set", change)))
     assert code == 0, err
     found = load(tmp_path / "art", method, talker)
-    policy = getattr(kvjax.methods, method)(artefact=found)
+    policy = getattr(kvjax.methods, method)(artefact=found, **arguments)
     cache = kvjax.compress(kvjax.prefill(talker, list(range(40)), needs=policy), policy)
     assert found.data["tokens"] == 120 and cache.nbytes > 0
 
@@ -207,6 +214,8 @@ def test_methods_that_read_gradients(cli, talker, haystack_file, tmp_path, metho
         ("coupled_quantization", "channels=3", "channels must divide the head dimension 16"),
         ("coupled_quantization", "bits=3", "fill bytes"),
         ("coupled_quantization", "max_iter=0", "1 update or more"),
+        ("kvtc", "ratios=(0,)", "integers from 1 to 15"),
+        ("kvtc", "sinks=59", "2 or more of them after the sinks"),
     ],
 )
 def test_settings_that_fit_no_codec(cli, haystack_file, tmp_path, method, change, reason):
