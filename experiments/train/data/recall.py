@@ -1,12 +1,14 @@
-"""Recall: pairs of a value and its key, then every key once more, in another order, each with its value, which is labelled.
+"""Recall: pairs of a key and a value, then half of the keys, each followed by its value, which is labelled.
 
-    v3 k7  v1 k2  v9 k4     k2 v1  k7 v3  k4 v9
+    (k7 v3) (k2 v1) (k4 v9) (k1 v9)     k2 v1  k4 v9
 
-Tokens are drawn at random: keys from the lower half of the vocabulary, each at most once a text, values from the upper half. In a
-pair the value comes first, so that a key's place can hold it; a question is a key, and the answer its value.
+A pair is one token, so that one attention can find it. With K = ⌊√(vocabulary + 1)⌋ - 1 keys and as many values, the first K² ids
+are pairs, the next K keys, the next K values. Keys are drawn without repetition, values with it.
 """
 
 import random
+from collections.abc import Sequence
+from math import isqrt
 from typing import Any
 
 from kvjax.train import Example
@@ -16,25 +18,36 @@ READS_TEXT = False
 
 
 def examples(lm: Any, text: str, *, count: int, length: int, seed: int) -> list[Example]:
-    """`count` texts of length // 4 pairs, or of as many as there are keys; text i is the same for one seed, length and split.
+    """`count` texts of length // 2 pairs (or of as many as there are keys) and half as many questions.
 
     Args:
-        text: the name of the split.
+        text: the name of the split; text i is the same for one split, seed and length.
 
     Raises:
-        ValueError: `length` is too short for a pair and its question.
+        ValueError: `length`, or the vocabulary, is too small for two pairs.
     """
-    half = lm.decoder.vocab // 2
-    pairs = min(length // 4, half)
-    if pairs < 1:
-        raise ValueError(f"{length} tokens hold no pair and its question, or {lm.decoder.vocab} ids no key: change --length")
-    return [_example(half, pairs, random.Random(f"{seed}/train/recall/{text}/{length}/{i}")) for i in range(count)]
+    keys, pairs = sizes(lm, length)
+    draws = (random.Random(f"{seed}/train/recall/{text}/{length}/{i}") for i in range(count))
+    return [_example(keys, pairs, draw) for draw in draws]
 
 
-def _example(half: int, pairs: int, draw: random.Random) -> Example:
-    keys = draw.sample(range(half), pairs)
-    values = [draw.randrange(half, 2 * half) for _ in keys]
-    asked = draw.sample(range(pairs), pairs)
-    told = [i for key, value in zip(keys, values, strict=True) for i in (value, key)]
-    answered = [i for at in asked for i in (keys[at], values[at])]
-    return Example(tuple(told + answered), (False,) * len(told) + (False, True) * pairs)
+def sizes(lm: Any, length: int) -> tuple[int, int]:
+    """(K, pairs of a text, an even number)."""
+    keys = isqrt(lm.decoder.vocab + 1) - 1
+    pairs = min(length // 2, keys) // 2 * 2
+    if pairs < 2:
+        raise ValueError(f"{length} tokens, or {lm.decoder.vocab} ids, hold no two pairs and a question: change --length")
+    return keys, pairs
+
+
+def _example(keys: int, pairs: int, draw: random.Random) -> Example:
+    held = draw.sample(range(keys), pairs)
+    return written(held, draw.sample(held, pairs // 2), keys, draw)
+
+
+def written(held: Sequence[int], asked: Sequence[int], keys: int, draw: random.Random) -> Example:
+    """The text whose pairs have the keys `held`, in this order, and which asks for the keys `asked`."""
+    value = {key: draw.randrange(keys) for key in held}
+    told = [key * keys + value[key] for key in held]
+    answered = [i for key in asked for i in (keys * keys + key, keys * keys + keys + value[key])]
+    return Example(tuple(told + answered), (False,) * len(told) + (False, True) * len(asked))

@@ -12,10 +12,10 @@ import optax
 from jaxtyping import Array, PyTree
 
 from kvjax.protocols import Decoder, LanguageModel
+from kvjax.train.answered import answered
 from kvjax.train.batch import Batch
 from kvjax.train.frozen import Frozen
 from kvjax.train.learner import Graded, Learner, Moment
-from kvjax.train.losses import cross_entropy, masked_mean
 from kvjax.train.own_weights import changed, no_change
 from kvjax.train.routed import random_sources, routed_forward
 from kvjax.train.schedules import cosine
@@ -57,11 +57,7 @@ class StochasticKVRouting(Learner):
         rows, layers = batch.tokens.shape[0], frozen.decoder.layers
         source = random_sources(moment.key, rows, layers, self.share)
         x = routed_forward(model.decoder, model.params, batch.tokens, source, remat=self.remat)
-
-        def two(logits: Array, target: Array) -> tuple[Array, Array]:
-            return cross_entropy(logits, target), (logits.argmax(-1) == target).astype(jnp.float32)
-
-        ce, hit = (masked_mean(found, batch.predicted) for found in model.by_blocks(two, x, batch.next_tokens))
+        ce, hit = answered(model, batch, x)
         own = (source == jnp.arange(layers)).astype(jnp.float32).mean()
         return Graded(ce, own, {"accuracy": hit})
 
