@@ -1,9 +1,9 @@
-"""What a trained model still recalls when some of its layers alone keep a cache: served, against the same model trained as usual.
+"""What a trained model still recalls with a part of its cache: served, beside the same model without the training for it.
 
-    python -m experiments.train.recalled --made out/shared --made out/usual --every 1,2,4 --json FILE --picture docs/FILE.png
+    python -m experiments.train.recalled --made out/shared --made out/usual --json FILE --picture docs/FILE.png
 
-A prompt is the pairs of a recall text, compressed with the policy `full`; the questions are then fed to the cache, and an answer is
-the likeliest token. Texts are drawn anew: none was trained on.
+A prompt is the pairs of a recall text, read and cut by kvjax; the questions are then fed to the cache, and an answer is the
+likeliest token. Texts are drawn anew.
 """
 
 import json
@@ -21,9 +21,31 @@ from experiments.console import JsonFile, out, write_json
 from experiments.pictures.learning import draw
 from experiments.provenance import machine, versions
 from experiments.stats import share
-from experiments.train.data import recall
+from experiments.train.data import find as find_data
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.train import Example, trained
+
+#: Layers to a cache, where layers share one.
+EVERY = (1, 2, 4)
+#: A way to serve a model: the model, and the policy that cuts its prompts.
+Way = tuple[Any, kvjax.Policy]
+
+
+def ways(artefact: Artefact, lm: Any) -> dict[str, Way]:
+    """How a model is served to see what its training was for: with all of the cache, and with less.
+
+    Raises:
+        ValueError: an artefact of a method that trains no model.
+    """
+    full, settings = kvjax.methods.full(), artefact.settings
+    if artefact.method == "stochastic_kv_routing":
+        return {f"a cache for one layer in {n}": (models.share_layers(lm, every=n), full) for n in EVERY}
+    if artefact.method != "neural_garbage_collection":
+        raise ValueError(f"{artefact.origin}: a model is trained by stochastic_kv_routing or neural_garbage_collection")
+    sizes = {name: settings[name] for name in ("share", "size", "window")}
+    forgetful = kvjax.methods.neural_garbage_collection(**sizes, interval=settings["length"], after_prefill=True)
+    at_random = kvjax.methods.random(budget=settings["share"])
+    return {"all blocks": (lm, full), "the blocks it looks at": (lm, forgetful), "as many tokens at random": (lm, at_random)}
 
 
 def hits(lm: Any, examples: Sequence[Example], policy: kvjax.Policy) -> tuple[list[float], int]:
@@ -43,40 +65,37 @@ def hits(lm: Any, examples: Sequence[Example], policy: kvjax.Policy) -> tuple[li
     return right, nbytes
 
 
-def served(artefact: Artefact, every: Sequence[int], texts: int) -> dict[str, dict[str, float]]:
-    """By number of layers to a cache: the share that is recalled with its 95% interval, and bytes a token of the prompt."""
-    lm = loaded(artefact.model["name"], reads_text=False)
-    settings = artefact.settings
-    examples = recall.examples(lm, "served", count=texts, length=settings["length"], seed=settings["seed"])
-    whole, found = trained(lm, artefact, artefact.method), {}
-    tokens = sum(example.label.index(True) - 1 for example in examples)
-    for n in every:
-        right, nbytes = hits(models.share_layers(whole, every=n), examples, kvjax.methods.full())
+def served(artefact: Artefact, texts: int) -> dict[str, dict[str, float]]:
+    """By the way it is served: the share of answers that are right with its 95% interval, and bytes a token of the prompt."""
+    lm, settings = loaded(artefact.model["name"], reads_text=False), artefact.settings
+    make = find_data(artefact.data["kind"]).examples
+    examples = make(lm, "served", count=texts, length=settings["length"], seed=settings["seed"])
+    tokens, found = sum(example.label.index(True) - 1 for example in examples), {}
+    for name, (model, policy) in ways(artefact, trained(lm, artefact, artefact.method)).items():
+        right, nbytes = hits(model, examples, policy)
         said = share(right)
-        found[str(n)] = dict(recalled=said.mean, low=said.low, high=said.high, answers=said.count, bytes_a_token=nbytes / tokens)
+        found[name] = dict(recalled=said.mean, low=said.low, high=said.high, answers=said.count, bytes_a_token=nbytes / tokens)
     return found
 
 
 def main(
     made: Annotated[list[Path], typer.Option("--made", help="Folder of an artefact that `kvjax train` made; may be repeated.")],
-    every: Annotated[str, typer.Option(help="Layers to a cache, by commas; 1 is the full cache.")] = "1,2,4",
-    texts: Annotated[int, typer.Option(min=1, help="Texts, each with as many questions as pairs.")] = 64,
-    thin: Annotated[int, typer.Option(min=1, help="Every so many-th line of the logs is kept.")] = 20,
+    texts: Annotated[int, typer.Option(min=1, help="Texts, each with half as many questions as pairs.")] = 64,
+    thin: Annotated[int, typer.Option(min=1, help="Every so many-th line of the logs is kept.")] = 10,
     json_file: JsonFile = None,
     picture: Annotated[Path | None, typer.Option("--picture", help="PNG of the logs.")] = None,
 ) -> None:
-    """Recall and bytes, full cache and shared ones, of every model that is named."""
-    counts = [int(n) for n in every.split(",")]
+    """Recall and bytes of every model that is named, and what its run said at every step."""
     runs = {}
     for folder in made:
         artefact = load(folder)
         lines = [json.loads(line) for line in (beside(folder) / "log.jsonl").read_text().splitlines()]
-        found = served(artefact, counts, texts)
-        runs[folder.name] = {"artefact": artefact.header, "served": found, "log": lines[:: thin] + lines[-1:]}
-        for n, said in found.items():
+        found = served(artefact, texts)
+        runs[folder.name] = {"artefact": artefact.header, "served": found, "log": lines[::thin]}
+        for name, said in found.items():
             out.print(
-                f"{folder.name}: a cache for one layer in {n}: {said['recalled']:.1%} ({said['low']:.1%} to {said['high']:.1%}) of "
-                f"{said['answers']:.0f} answers, {said['bytes_a_token']:.0f} bytes a token",
+                f"{folder.name}, {name}: {said['recalled']:.1%} ({said['low']:.1%} to {said['high']:.1%}) of {said['answers']} "
+                f"answers, {said['bytes_a_token']:.0f} bytes a token",
                 markup=False,
             )
     write_json(json_file, {"texts": texts, "machine": machine(), "versions": versions(), "runs": runs})

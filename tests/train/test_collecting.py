@@ -1,4 +1,4 @@
-"""Blocks that are forgotten in training: the worked numbers, masks, scores against a loop, generation, what the gradient rewards."""
+"""Blocks that are forgotten in training: worked numbers, masks, scores against a loop, generation, what the gradient rewards."""
 
 import jax
 import jax.numpy as jnp

@@ -26,7 +26,7 @@ from kvjax.train.schedules import cosine
 
 @dataclass(frozen=True)
 class NeuralGarbageCollection(Learner):
-    """First -log p of the answers, full cache; then -A (mean log p of the answers drawn + weight · mean_l log p of the blocks drawn).
+    """First -log p of the answers, full cache; then -A (mean log p of drawn answers + weight · mean_l log p of drawn blocks).
 
     In the second part every prompt is answered `rollouts` times: each layer draws the blocks it keeps (`draw_blocks`), the labelled
     tokens are generated one by one with what is left, and A is a rollout's reward, the share of its answers that are right, less
@@ -134,8 +134,8 @@ class NeuralGarbageCollection(Learner):
         del model
         if self.first % self.size or not self.window <= self.first < length:
             raise ValueError(
-                f"a prompt of {self.first} tokens must be whole blocks of {self.size}, hold {self.window} queries and be shorter than "
-                f"its text of {length} tokens"
+                f"a prompt of {self.first} tokens must be whole blocks of {self.size}, hold {self.window} queries and be shorter "
+                f"than its text of {length} tokens"
             )
         if not 0 < self.share < 1 or self.kept >= self.blocks:
             raise ValueError(f"share is what stays of {self.blocks} blocks, not all of them; got {self.share}")
