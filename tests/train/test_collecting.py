@@ -102,6 +102,7 @@ def test_the_first_part_is_training_as_usual_and_the_second_keeps_a_share(small)
     assert early.kept == 1 and early.terms["memory"] == 0 and late.kept == 0.5 and np.isfinite(late.loss)
 
 
+@pytest.mark.slow
 def test_gradients_follow_rewards(small, monkeypatch):
     """Where no answer is right, nothing is learned; where one rollout is worth more, queries that drew its blocks are."""
     loss, zero = small
