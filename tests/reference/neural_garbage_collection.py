@@ -4,7 +4,7 @@ import numpy as np
 
 
 def block_scores(rows: np.ndarray, size: int) -> np.ndarray:
-def block_scores(rows: np.ndarray, size: int) -> np.ndarray:
+    """Mean over a block's slots of the mean over heads and queries of attention rows [h, g, w, n]; the last may be shorter."""
     token = rows.mean((0, 1, 2))
     return np.array([token[at : at + size].mean() for at in range(0, len(token), size)])
 
