@@ -6,7 +6,7 @@ Only kept layers have keys and values: everything in kvjax that counts layers co
 left, times what a policy leaves. A layer that is not kept computes no keys and values (the compiler drops what nobody reads).
 
 What policies read of a prompt is recorded by the kept layers, of their own queries. Calibrations are of the model before layers are
-shared. The training is not here.
+shared. `kvjax train stochastic_kv_routing` trains a model for it (`kvjax.train.learners.StochasticKVRouting`).
 
 BibTeX:
     @article{stochastickvrouting2026,

@@ -223,6 +223,14 @@ def _pyramid_infer(budget: int | float) -> kvjax.Policy:
     return kvjax.methods.pyramid_infer(p=1.0 if whole else 0.0, recent=0.05, least=1, leave=False)
 
 
+def _neural_garbage_collection_held(new: int) -> int:
+    """Half of the blocks of two slots are left by every sixteenth token, rounded down."""
+    held = PROMPT
+    for step in range(1, new + 1):
+        held = (held + 2) // 2 // 2 * 2 if step % 16 == 0 else held + 1
+    return held - PROMPT
+
+
 _methods = kvjax.methods
 CASES = {
     "adakv": _small(_methods.adakv, window=8),
@@ -258,6 +266,9 @@ CASES = {
     "layer_defensive_kv": _small(_methods.layer_defensive_kv, window=8),
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),
     "mpcache": _small(_methods.mpcache, large=16, small=8),
+    "neural_garbage_collection": MethodCase(
+        lambda budget: _methods.neural_garbage_collection(size=2, interval=16), keeps_all=True, held=_neural_garbage_collection_held
+    ),
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
     "less": _small(_methods.less, maps=side_maps()),
     "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),

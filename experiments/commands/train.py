@@ -1,4 +1,4 @@
-"""`kvjax train`: learn a method's gates from texts, the model frozen, and keep them as an artefact."""
+"""`kvjax train`: learn a method's gates from texts, the model frozen, or the model itself, and keep them as an artefact."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +14,9 @@ from experiments.provenance import versions
 from experiments.train import find, names
 from experiments.train.data import find as find_data
 from experiments.train.data import kinds
-from experiments.train.texts import Split, splits
+from experiments.train.data import reads_text as data_reads_text
+from experiments.train.random_model import PREFIX, random_model
+from experiments.train.texts import Split, drawn, splits
 
 TrainText = Annotated[Path | None, typer.Option("--text", help="Text file to learn from; default: the standard library's.")]
 
@@ -43,14 +45,14 @@ def train(
     known = find(method)
     learner = known.learner(parse_settings(method, known.DEFAULTS, changes or ()), budget)
     kind = data or known.DATA
-    make = find_data(kind).examples
+    make, reads_text = find_data(kind).examples, data_reads_text(kind)
     from kvjax.artefacts.artefact import refuse_strangers, save
     from kvjax.train import Examples, artefact_of
     from kvjax.train import train as run
 
     refuse_strangers(folder)
-    texts = splits(text)
-    lm = loaded(model)
+    texts = splits(text) if reads_text else drawn()
+    lm = loaded(model, reads_text)
     learner.check(lm.decoder, length)
     with err.status("writing texts"):
         taught = make(lm, texts["train"].text, count=samples, length=length, seed=seed)
@@ -70,8 +72,8 @@ def train(
     write_json(json_file, {"out": str(folder), "origin": artefact.origin, **artefact.header, "held_out": graded})
 
 
-def loaded(model: str) -> Any:
-    """The model, with a tokenizer.
+def loaded(model: str, reads_text: bool) -> Any:
+    """The model, with a tokenizer where text is read; `random:layers=4,width=64` is one that nobody has trained.
 
     Raises:
         ValueError: it has none.
@@ -79,8 +81,8 @@ def loaded(model: str) -> Any:
     import models
 
     with err.status(f"loading {model}"):
-        lm = models.load(model, dtype="float32")
-    if lm.tokenizer is None:
+        lm = random_model(model) if model.startswith(PREFIX) else models.load(model, dtype="float32")
+    if reads_text and lm.tokenizer is None:
         raise ValueError(f"{model} has no tokenizer, and training reads text: load a folder with tokenizer.json")
     return lm
 

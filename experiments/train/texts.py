@@ -62,6 +62,11 @@ def splits(path: Path | None = None, *, evaluated: Haystack | None = None) -> di
     return made
 
 
+def drawn() -> dict[str, Split]:
+    """Splits of data that are drawn at random: their names."""
+    return {name: Split(name, "drawn at random", name, "", 0) for name in SPLITS}
+
+
 def runs(text: str) -> Iterator[tuple[str, ...]]:
     """Every `RUN` words in a row; of a shorter text all its words."""
     words = text.split()

@@ -45,7 +45,7 @@ class Graded(NamedTuple):
 class Learner(Protocol):
     """What of a method is trained, and for what. A frozen dataclass of numbers: it is static where a step is compiled.
 
-    `init`, `loss` and `optimiser` are a method's own; `project`, `check` and `measure` may stay as they are.
+    `init`, `loss` and `optimiser` are a method's own; `project`, `result`, `check` and `measure` may stay as they are.
 
     Attributes:
         method: a name of `kvjax.methods`: whose artefact is made.
@@ -69,6 +69,11 @@ class Learner(Protocol):
 
     def project(self, weights: PyTree) -> PyTree:
         """Weights after a step, put back to where they may be."""
+        return weights
+
+    def result(self, lm: LanguageModel, weights: PyTree) -> PyTree:
+        """What an artefact holds of the weights after training: all of them; the model's parameters where those were trained."""
+        del lm
         return weights
 
     def check(self, model: Decoder, length: int) -> None:

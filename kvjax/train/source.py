@@ -3,9 +3,10 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
+from jaxtyping import Int
 
 from kvjax.train.batch import Batch, Example, Source, stacked
 
@@ -55,5 +56,9 @@ class Examples(Source):
 
     def _at(self, place: int) -> Example:
         epoch, at = divmod(place, len(self.examples))
-        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.examples))
-        return self.examples[order[at]]
+        return self.examples[_order(self.seed, epoch, len(self.examples))[at]]
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, count: int) -> Int[np.ndarray, " count"]:
+    return np.random.default_rng((seed, epoch)).permutation(count)

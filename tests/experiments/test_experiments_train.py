@@ -122,7 +122,7 @@ def test_every_method_has_a_learner_with_its_settings(method):
     known = find(method)
     made = known.learner(known.DEFAULTS, None)
     assert isinstance(made, Learner) and made.method == method and made.budget == type(made)().budget and known.DATA in kinds()
-    if method in ("dms", "kvzap"):
+    if method in ("dms", "kvzap", "neural_garbage_collection", "stochastic_kv_routing"):
         with pytest.raises(ValueError, match="leave --budget out"):
             known.learner(known.DEFAULTS, 300)
     else:
@@ -190,8 +190,9 @@ def test_train_makes_gates_that_their_methods_take(cli, talker, prose, evaluated
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (["snapkv"], "nothing to train for 'snapkv'; known: dms, duo_attention, kvzap, locret, make_each_token_count, trim_kv"),
-        (["trim_kv", "--data", "dreams"], "no data of kind 'dreams'; known: answers, keys, passkeys, text"),
+        (["snapkv"], "nothing to train for 'snapkv'; known: dms, duo_attention, kvzap, locret, make_each_token_count, "
+         "neural_garbage_collection, stochastic_kv_routing, trim_kv"),
+        (["trim_kv", "--data", "dreams"], "no data of kind 'dreams'; known: answers, keys, marked, passkeys, recall, text"),
         (["trim_kv", "--set", "hidden=many"], "--set hidden: expected int"),
         (["trim_kv", "--set", "colour=3"], "'colour=3' is not one KEY=VALUE"),
         (["duo_attention", "--length", 300], "texts of 300 tokens fit a streaming head of 128 + 256"),

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from kvjax.train import Example, Examples
-from kvjax.train.learners import DMS, DuoAttention, KVzap, Locret, MakeEachTokenCount, TrimKV
+from kvjax.train.learners import (
+    DMS,
+    DuoAttention,
+    KVzap,
+    Locret,
+    MakeEachTokenCount,
+    NeuralGarbageCollection,
+    StochasticKVRouting,
+    TrimKV,
+)
 from tests.conftest import ids_of
 
 #: Sizes at which the toy model has something to learn.
@@ -20,6 +29,11 @@ GATES = {
     "locret": Locret(budget=8, hidden=16, rate=3e-2),
     "make_each_token_count": MakeEachTokenCount(budget=8, hidden=16, bias=4.0, rate=5e-2),
     "dms": DMS(window=6, ratio=4.0, temperature=0.5, rate=3e-3),
+}
+#: What trains the model itself; the toy model needs two layers for it.
+WHOLE = {
+    "stochastic_kv_routing": StochasticKVRouting(rate=3e-3, warmup=2),
+    "neural_garbage_collection": NeuralGarbageCollection(first=24, size=4, window=3, begin=0.5, prompts=1, rollouts=2, rate=3e-3),
 }
 
 

@@ -92,9 +92,14 @@ def test_ten_kills_change_no_bit(undisturbed):
 
 
 @pytest.mark.slow
-def test_a_kill_in_the_run_of_each_gate_changes_no_bit(tmp_path):
-    """Each gate's run is killed once, at a random step; the next process finishes it, and is killed in the next one."""
-    names, draw = ("kvzap", "locret", "make_each_token_count", "dms"), random.Random("gates")
+@pytest.mark.parametrize(
+    "names",
+    [("kvzap", "locret", "make_each_token_count", "dms"), ("stochastic_kv_routing", "neural_garbage_collection")],
+    ids=["gates", "models"],
+)
+def test_a_kill_in_each_run_changes_no_bit(tmp_path, names):
+    """Each run is killed once, at a random step; the next process finishes it, and is killed in the next one."""
+    draw = random.Random("gates")
     whole, out = (tmp_path / name for name in ("whole", "killed"))
     process = start(whole, tmp_path, *names, keep_programs=True)
     complaint = process.communicate(timeout=600)[1]
