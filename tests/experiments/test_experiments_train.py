@@ -172,7 +172,10 @@ def test_duo_attention_learns_its_alphas(cli, talker, prose, evaluated, tmp_path
     assert (found.tables["alpha"] < 1).any()
 
 
-GATES = {"kvzap": ["--set", "hidden=0", "--set", "system=2"], "dms": ["--set", "window=16", "--set", "rate=0.001"]}
+GATES = {
+    "kvzap": ["--set", "hidden=0", "--set", "system=2"], "dms": ["--set", "window=16", "--set", "rate=0.001"],
+    "lookahead_kv": ["--data", "answers", "--set", "tokens=4", "--set", "rank=2"],
+}  # fmt: skip
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", GATES)
@@ -190,7 +193,7 @@ def test_train_makes_gates_that_their_methods_take(cli, talker, prose, evaluated
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (["snapkv"], "nothing to train for 'snapkv'; known: dms, duo_attention, kvzap, locret, make_each_token_count, trim_kv"),
+        (["snapkv"], f"nothing to train for 'snapkv'; known: {', '.join(names())}"),
         (["trim_kv", "--data", "dreams"], "no data of kind 'dreams'; known: answers, keys, passkeys, text"),
         (["trim_kv", "--set", "hidden=many"], "--set hidden: expected int"),
         (["trim_kv", "--set", "colour=3"], "'colour=3' is not one KEY=VALUE"),

@@ -1,6 +1,6 @@
 """Runs of training as a process of its own, to be killed: `python -m tests.train.child FOLDER [NAME ...]`.
 
-Without a name TRIM-KV is trained into FOLDER; those of `tests.train.conftest.GATES` one after another, each into FOLDER/NAME.
+Without a name TRIM-KV is trained into FOLDER; those of `tests.train.conftest` (GATES, OTHERS) one after another, each into FOLDER/NAME.
 """
 
 import sys
@@ -13,7 +13,7 @@ import models
 from kvjax.train import Examples, train
 from models import llama
 from tests.conftest import toy_config
-from tests.train.conftest import GATES, TRIM, texts
+from tests.train.conftest import GATES, OTHERS, TRIM, texts
 
 STEPS, EVERY = 60, 2
 #: Of each of several learners.
@@ -22,7 +22,7 @@ FEW = 12
 
 def main(folder: str, *names: str) -> None:
     """Train, or go on, and write the weights beside the folder."""
-    runs = [(TRIM, Path(folder), STEPS)] if not names else [(GATES[name], Path(folder) / name, FEW) for name in names]
+    runs = [(TRIM, Path(folder), STEPS)] if not names else [((GATES | OTHERS)[name], Path(folder) / name, FEW) for name in names]
     lm = models.random(llama.config(toy_config(num_hidden_layers=1 if names else 2)), seed=0)
     source = Examples(texts(12), rows=2, parts=2)
     found = [train(lm, learner, source, steps=n, folder=out, every=EVERY, resume=True).weights for learner, out, n in runs]

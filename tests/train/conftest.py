@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import models
 from kvjax.train import Example, Examples
-from kvjax.train.learners import DMS, DuoAttention, KVzap, Locret, MakeEachTokenCount, TrimKV
-from tests.conftest import ids_of
+from kvjax.train.learners import DMS, DuoAttention, KVzap, Locret, LookaheadKV, MakeEachTokenCount, TrimKV
+from models import llama
+from tests.conftest import ids_of, toy_config
 
 #: Sizes at which the toy model has something to learn.
 TRIM = TrimKV(budget=8, hidden=16, bias=4.0, rate=2e-2)
@@ -21,6 +23,10 @@ GATES = {
     "make_each_token_count": MakeEachTokenCount(budget=8, hidden=16, bias=4.0, rate=5e-2),
     "dms": DMS(window=6, ratio=4.0, temperature=0.5, rate=3e-3),
 }
+
+LOOKAHEAD = LookaheadKV(budget=8, tokens=4, rank=2, alpha=6.0, rate=5e-2)
+#: What the other methods learn.
+OTHERS = {"lookahead_kv": LOOKAHEAD}
 
 
 class Cut(Exception):
@@ -46,6 +52,12 @@ def texts(count: int, length: int = 40, seed: int = 0) -> tuple[Example, ...]:
 @pytest.fixture(scope="session")
 def source() -> Examples:
     return Examples(texts(12), rows=2, parts=2)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> models.LanguageModel:
+    """One layer: programs of training compile in a third of the time."""
+    return models.random(llama.config(toy_config(num_hidden_layers=1)), seed=0)
 
 
 def same(a, b) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.child import FEW, STEPS
+from tests.train.conftest import OTHERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,9 +93,10 @@ def test_ten_kills_change_no_bit(undisturbed):
 
 
 @pytest.mark.slow
-def test_a_kill_in_the_run_of_each_gate_changes_no_bit(tmp_path):
-    """Each gate's run is killed once, at a random step; the next process finishes it, and is killed in the next one."""
-    names, draw = ("kvzap", "locret", "make_each_token_count", "dms"), random.Random("gates")
+@pytest.mark.parametrize("names", [("kvzap", "locret", "make_each_token_count", "dms"), tuple(OTHERS)])
+def test_a_kill_in_the_run_of_each_learner_changes_no_bit(tmp_path, names):
+    """Each run is killed once, at a random step; the next process finishes it, and is killed in the next one."""
+    draw = random.Random("gates")
     whole, out = (tmp_path / name for name in ("whole", "killed"))
     process = start(whole, tmp_path, *names, keep_programs=True)
     complaint = process.communicate(timeout=600)[1]

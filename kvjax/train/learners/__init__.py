@@ -4,9 +4,10 @@ from kvjax.train.learners.dms import DMS
 from kvjax.train.learners.duo_attention import DuoAttention
 from kvjax.train.learners.kvzap import KVzap
 from kvjax.train.learners.locret import Locret
+from kvjax.train.learners.lookahead_kv import LookaheadKV
 from kvjax.train.learners.make_each_token_count import MakeEachTokenCount
 from kvjax.train.learners.trim_kv import TrimKV
 
 __all__ = [
-    "DMS", "DuoAttention", "KVzap", "Locret", "MakeEachTokenCount", "TrimKV",
+    "DMS", "DuoAttention", "KVzap", "Locret", "LookaheadKV", "MakeEachTokenCount", "TrimKV",
 ]  # fmt: skip
