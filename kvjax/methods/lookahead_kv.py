@@ -36,8 +36,8 @@ REQUIRES = ("training", "second pass")
 
 
 def lookahead_kv(
-    weights: PyTree | None = None, budget: int | float = 256, alpha: float | None = None, pool: Function = AvgPool(5), recent: int = 0,
-    origin: str = "", *, artefact: ArtefactLike | None = None,
+    weights: PyTree | None = None, budget: int | float = 256, alpha: float | None = None, pool: Function = AvgPool(5),
+    recent: int = 0, origin: str = "", *, artefact: ArtefactLike | None = None,
 ) -> Policy:  # fmt: skip
     """Keep what the learned tokens attend to most, smoothed over neighbours, and the last `recent` tokens where asked.
 

@@ -122,7 +122,7 @@ def test_every_method_has_a_learner_with_its_settings(method):
     known = find(method)
     made = known.learner(known.DEFAULTS, None)
     assert isinstance(made, Learner) and made.method == method and made.budget == type(made)().budget and known.DATA in kinds()
-    if method in ("dms", "kvzap"):
+    if made.budget is None or made.budget < 1:
         with pytest.raises(ValueError, match="leave --budget out"):
             known.learner(known.DEFAULTS, 300)
     else:
@@ -173,6 +173,7 @@ def test_duo_attention_learns_its_alphas(cli, talker, prose, evaluated, tmp_path
 
 
 GATES = {
+    "attention_gate": ["--set", "parts=2", "--set", "width=4"],
     "kvzap": ["--set", "hidden=0", "--set", "system=2"], "dms": ["--set", "window=16", "--set", "rate=0.001"],
     "lookahead_kv": ["--data", "answers", "--set", "tokens=4", "--set", "rank=2"],
 }  # fmt: skip
@@ -200,6 +201,7 @@ def test_train_makes_gates_that_their_methods_take(cli, talker, prose, evaluated
         (["duo_attention", "--length", 300], "texts of 300 tokens fit a streaming head of 128 + 256"),
         (["kvzap", "--budget", 100], "kvzap learns scores, not a budget: leave --budget out"),
         (["dms", "--budget", 100], "--set ratio=N"),
+        (["attention_gate", "--budget", 100], "--set target=SHARE"),
         (["duo_attention", "--budget", 100], "leaves nothing beside 128 sinks"),
         (["trim_kv", "--data", "text", "--length", 64, "--samples", 10_000], "10000 samples of 64 tokens need 640000"),
     ],

@@ -24,17 +24,27 @@ def source() -> Examples:
     return Examples(texts(12), rows=2, parts=2)
 
 
-def slopes(lm, learner: Learner, *, draw: float, h: float, moment: Moment = NOW, seed: int = 1) -> tuple[float, float]:
-    """(the derivative of the whole loss along a random direction, its central difference), near the weights before training."""
-    rng, frozen, batch = np.random.default_rng(seed), Frozen.of(lm), part(lm, learner, texts(2, seed=5))
-    weights = jax.tree.map(lambda w: w + draw * rng.normal(size=w.shape).astype(np.float32), untrained(lm, learner))
-    along = jax.tree.map(lambda w: jnp.asarray(rng.normal(size=w.shape), jnp.float32), weights)
-    graded = jax.jit(jax.value_and_grad(lambda weights: learner.loss(weights, frozen, batch, moment).loss))
-    up, down = (graded(jax.tree.map(lambda w, d, h=h: w + h * d, weights, along))[0] for h in (h, -h))
-    slope = graded(weights)[1]
-    exact = sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(along), strict=True))
+def near(lm, learner: Learner, draw: float):
+    """Weights near those before training."""
+    rng = np.random.default_rng(1)
+    return jax.tree.map(lambda w: w + draw * rng.normal(size=w.shape).astype(np.float32), untrained(lm, learner))
+
+
+def slopes(lm, learner: Learner, *, draw: float, h: float, of: Learner | None = None, moment: Moment = NOW) -> tuple[float, float]:
+    """(the derivative of the whole loss near the weights before training, the central difference of the loss `of`, by default its
+    own), along a direction that is half random, half the gradient itself."""
+    frozen, batch, weights = Frozen.of(lm), part(lm, learner, texts(2, seed=5)), near(lm, learner, draw)
+    loss = lambda learner, weights: learner.loss(weights, frozen, batch, moment).loss  # noqa: E731
+    slope = jax.jit(jax.grad(loss, argnums=1), static_argnums=0)(learner, weights)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(slope))
-    return float(exact), float((up - down) / (2 * h))
+    rng = np.random.default_rng(2)
+    along = jax.tree.map(lambda w: rng.normal(size=w.shape).astype(np.float32), weights)
+    dot = lambda a, b: sum(jnp.vdot(*x) for x in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))  # noqa: E731
+    steep = jnp.sqrt(dot(along, along) / dot(slope, slope))
+    along = jax.tree.map(lambda d, g: d + steep * g, along, slope)
+    at = jax.jit(loss, static_argnums=0)
+    up, down = (at(of or learner, jax.tree.map(lambda w, d, h=h: w + h * d, weights, along)) for h in (h, -h))
+    return float(dot(slope, along)), float((up - down) / (2 * h))
 
 
 def falls(lm, learner: Learner, weights) -> tuple[dict, dict]:

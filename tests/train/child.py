@@ -1,6 +1,6 @@
 """Runs of training as a process of its own, to be killed: `python -m tests.train.child FOLDER [NAME ...]`.
 
-Without a name TRIM-KV is trained into FOLDER; those of `tests.train.conftest` (GATES, OTHERS) one after another, each into FOLDER/NAME.
+Without a name TRIM-KV is trained into FOLDER; those named one after another, each into FOLDER/NAME.
 """
 
 import sys

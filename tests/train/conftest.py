@@ -7,7 +7,7 @@ import pytest
 
 import models
 from kvjax.train import Example, Examples
-from kvjax.train.learners import DMS, DuoAttention, KVzap, Locret, LookaheadKV, MakeEachTokenCount, TrimKV
+from kvjax.train.learners import DMS, AttentionGate, DuoAttention, KVzap, Locret, LookaheadKV, MakeEachTokenCount, TrimKV
 from models import llama
 from tests.conftest import ids_of, toy_config
 
@@ -25,8 +25,9 @@ GATES = {
 }
 
 LOOKAHEAD = LookaheadKV(budget=8, tokens=4, rank=2, alpha=6.0, rate=5e-2)
+ATTENTION_GATE = AttentionGate(target=0.4, weight=0.5, parts=2, width=4, rate=3e-2)
 #: What the other methods learn.
-OTHERS = {"lookahead_kv": LOOKAHEAD}
+OTHERS = {"lookahead_kv": LOOKAHEAD, "attention_gate": ATTENTION_GATE}
 
 
 class Cut(Exception):

@@ -1,5 +1,6 @@
 """What of each method is trained, one method a file: implementations of `kvjax.train.Learner`."""
 
+from kvjax.train.learners.attention_gate import AttentionGate
 from kvjax.train.learners.dms import DMS
 from kvjax.train.learners.duo_attention import DuoAttention
 from kvjax.train.learners.kvzap import KVzap
@@ -9,5 +10,5 @@ from kvjax.train.learners.make_each_token_count import MakeEachTokenCount
 from kvjax.train.learners.trim_kv import TrimKV
 
 __all__ = [
-    "DMS", "DuoAttention", "KVzap", "Locret", "LookaheadKV", "MakeEachTokenCount", "TrimKV",
+    "AttentionGate", "DMS", "DuoAttention", "KVzap", "Locret", "LookaheadKV", "MakeEachTokenCount", "TrimKV",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from kvjax.train.soft_rows import answered, soft_rows
 
 @dataclass(frozen=True)
 class LookaheadKV(Learner):
-    """loss = mean over layers and query heads of KL(s / Σ s ‖ u / Σ u), over the prompt's tokens, those before the first labelled one.
+    """loss = mean over layers and query heads of KL(s / Σ s ‖ u / Σ u), over the tokens j before the first labelled one.
 
     s_j is the mean attention that the labelled tokens, the answer, pay token j; u_j that of the learned tokens. The terms also tell
     Spearman's ρ of u and s, means over the query heads of a KV head, which is what ranks where they are served.
