@@ -47,9 +47,10 @@ def slopes(lm, learner: Learner, *, draw: float, h: float, of: Learner | None = 
     return float(dot(slope, along)), float((up - down) / (2 * h))
 
 
-def falls(lm, learner: Learner, weights) -> tuple[dict, dict]:
-    """What the losses say of held-out texts, before and after."""
-    held_out = Examples(texts(4, seed=9), rows=4)
+def falls(lm, learner: Learner, weights, examples=None) -> tuple[dict, dict]:
+    """What the losses say of held-out texts, or of those given, before and after."""
+    given = texts(4, seed=9) if examples is None else examples
+    held_out = Examples(given, rows=len(given))
     return tuple(mean_grade(lm, learner, w, held_out, batches=1) for w in (untrained(lm, learner), weights))
 
 

@@ -7,7 +7,19 @@ import pytest
 
 import models
 from kvjax.train import Example, Examples
-from kvjax.train.learners import DMS, AttentionGate, DuoAttention, KVzap, Locret, LookaheadKV, MakeEachTokenCount, TrimKV
+from kvjax.train.learners import (
+    DMC,
+    DMS,
+    LESS,
+    AttentionGate,
+    DuoAttention,
+    KVzap,
+    LoCoCo,
+    Locret,
+    LookaheadKV,
+    MakeEachTokenCount,
+    TrimKV,
+)
 from models import llama
 from tests.conftest import ids_of, toy_config
 
@@ -26,8 +38,13 @@ GATES = {
 
 LOOKAHEAD = LookaheadKV(budget=8, tokens=4, rank=2, alpha=6.0, rate=5e-2)
 ATTENTION_GATE = AttentionGate(target=0.4, weight=0.5, parts=2, width=4, rate=3e-2)
+DMC_TOY = DMC(offset=0.3, temperature=1.0, weight=10.0, hold=0.3, rate=5e-3, paths=("attention.q", "attention.k"))
+LESS_TOY = LESS(budget=12, rank=4, hidden=16, rate=2e-2)
+LOCOCO_TOY = LoCoCo(budget=8, width=5, chunk=16, rate=1e-4)
 #: What the other methods learn.
-OTHERS = {"lookahead_kv": LOOKAHEAD, "attention_gate": ATTENTION_GATE}
+OTHERS = {
+    "lookahead_kv": LOOKAHEAD, "attention_gate": ATTENTION_GATE, "dmc": DMC_TOY, "less": LESS_TOY, "lococo": LOCOCO_TOY,
+}  # fmt: skip
 
 
 class Cut(Exception):
