@@ -61,7 +61,7 @@ def test_where_nothing_goes_nothing_is_lost_and_the_text_is_read_as_it_is(tiny):
 
 
 def test_gradients_of_the_whole_loss_are_central_differences(tiny):
-    exact, numeric = slopes(tiny, LESS_TOY, draw=0.3, h=1e-3)
+    exact, numeric = slopes(tiny, LESS_TOY, draw=0.3, h=1e-4)
     assert abs(exact) > 1e-3
     np.testing.assert_allclose(exact, numeric, rtol=3e-2)
 
