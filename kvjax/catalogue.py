@@ -7,7 +7,7 @@ or pay beside the prompt ("second pass", "calibration", "training"), where it is
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -65,8 +65,8 @@ def info(module: ModuleType, *, head_dim: int, dtype: str) -> MethodInfo:
     """What is to be said of the method of a file; bytes are of a model of this head dimension whose numbers come in `dtype`."""
     name = module.__name__.rsplit(".", 1)[-1]
     text, make = inspect.cleandoc(module.__doc__ or ""), getattr(module, name)
-    parameters = {p.name: _default(p) for p in inspect.signature(make).parameters.values()}
-    policy = make() if "required" not in parameters.values() else None
+    policy = _built(make)
+    parameters = {p.name: _default(p, policy) for p in inspect.signature(make).parameters.values()}
     device, host = (None, None) if policy is None or policy.encode.parted else slot_bytes(policy, head_dim, jnp.dtype(dtype))
     title, keeps = _headline(text)
     arxiv = _found(r"arXiv (\d{4}\.\d{4,5})", text)
@@ -122,9 +122,27 @@ def slot_bytes(policy: Policy, head_dim: int, dtype: DTypeLike) -> tuple[int, in
     return sum(size.values()) - host, host
 
 
-def _default(parameter: inspect.Parameter) -> str:
-    """As text; an artefact that is not there for any model has to be given."""
-    required = parameter.default is inspect.Parameter.empty or (parameter.name == "artefact" and parameter.default is None)
+def _built(make: Callable[..., Policy]) -> Policy | None:
+    """The policy as it is where nothing is given; None where something has to be, an artefact too."""
+    known = inspect.signature(make).parameters.values()
+    if any(parameter.default is inspect.Parameter.empty for parameter in known):
+        return None
+    try:
+        return make()
+    except ValueError:
+        if not any(_awaited(parameter) for parameter in known):
+            raise
+        return None
+
+
+def _awaited(parameter: inspect.Parameter) -> bool:
+    """Whether it is an artefact that is not there for any model."""
+    return parameter.name == "artefact" and parameter.default is None
+
+
+def _default(parameter: inspect.Parameter, policy: Policy | None) -> str:
+    """As text; an artefact without which there is no policy has to be given."""
+    required = parameter.default is inspect.Parameter.empty or (_awaited(parameter) and policy is None)
     return "required" if required else repr(parameter.default)
 
 

@@ -40,6 +40,14 @@ class Tokenizer(Protocol):
 
 
 @runtime_checkable
+class Backbone(Protocol):
+    """A decoder with its parameters."""
+
+    decoder: Decoder
+    params: PyTree
+
+
+@runtime_checkable
 class LanguageModel(Protocol):
     """A decoder with its parameters, and its tokenizer if it has one."""
 

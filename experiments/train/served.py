@@ -6,7 +6,7 @@ The prompts are cut once, after they are read, whatever the method does later; t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +24,7 @@ from experiments.train import find
 from experiments.train.texts import splits
 from kvjax.allocate import AcrossModel, AllHeld
 from kvjax.artefacts.artefact import Artefact, load
+from kvjax.artefacts.weights import tables_of
 from kvjax.select import TopK
 
 #: First and last tokens that stay where a gate's own rule is put aside for a budget; the first as in `streaming_llm`.
@@ -37,7 +38,8 @@ def nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Sequence
     rest = [list(ids[prompt:]) for ids in texts]
     found = {}
     for name, policy in once.items():
-        logits = kvjax.extend(lm, kvjax.compress(pre, policy), rest, policy, return_logits=True).logits
+        read = kvjax.second_pass(lm, pre, policy)
+        logits = kvjax.extend(lm, kvjax.compress(read, policy), rest, policy, return_logits=True).logits
         log_p = jax.nn.log_softmax(logits[:, : len(rest[0]) - 1])
         said = np.take_along_axis(np.asarray(log_p), np.array(rest)[:, 1:, None], -1)[..., 0]
         found[name] = [float(-x) for x in said.mean(1)]
@@ -48,6 +50,8 @@ def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvj
     """The policy of an artefact, that of the weights it began with, and what needs no learning."""
     methods, settings = kvjax.methods, artefact.settings
     plain = {"full": methods.full(), "streaming_llm": methods.streaming_llm(budget=budget)}
+    if artefact.method == "dmc":
+        raise ValueError("dmc changes the model itself: compare it with the retrofitted model (kvjax.artefacts.retrofitted)")
     if artefact.method != "duo_attention":
         return plain | _gates(artefact, lm, budget)
     sizes = dict(sinks=settings["sinks"], recent=settings["recent"])
@@ -64,9 +68,9 @@ def _gates(artefact: Artefact, lm: Any, budget: int) -> dict[str, kvjax.Policy]:
 
     kind = type(find(artefact.method).learner(find(artefact.method).DEFAULTS, None))
     learner = kind(**{field.name: artefact.settings[field.name] for field in fields(kind)})
-    start = jax.tree.map(np.asarray, untrained(lm, learner, artefact.settings["seed"]))
+    start = replace(artefact, tables=tables_of(untrained(lm, learner, artefact.settings["seed"])))
     build = getattr(kvjax.methods, artefact.method)
-    both = {"learned": build(artefact=artefact), "untrained": build(start)}
+    both = {"learned": build(artefact=artefact), "untrained": build(artefact=start)}
     return {name: at_budget(policy, budget) for name, policy in both.items()}
 
 

@@ -7,7 +7,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import lax
 from jaxtyping import Array, Float, Float32, PyTree
 
-from kvjax.protocols import LanguageModel
+from kvjax.protocols import Backbone
 
 
 def updated(weight: Float[Array, "o i"], down: Float[Array, "r i"], up: Float[Array, "o r"], scale: Float32[Array, ""]) -> Array:
@@ -16,7 +16,7 @@ def updated(weight: Float[Array, "o i"], down: Float[Array, "r i"], up: Float[Ar
     return (weight.astype(jnp.float32) + scale * low_rank).astype(weight.dtype)
 
 
-def linear_shapes(lm: LanguageModel) -> dict[str, tuple[int, int]]:
+def linear_shapes(lm: Backbone) -> dict[str, tuple[int, int]]:
     """(out, in) of a layer's linear maps by their path, such as attention.q.
 
     Raises:
@@ -28,7 +28,7 @@ def linear_shapes(lm: LanguageModel) -> dict[str, tuple[int, int]]:
     return {path.removesuffix(".weight"): x.shape for path, x in flatten_dict(first, sep=".").items() if x.ndim == 2}
 
 
-def update_shapes(lm: LanguageModel, rank: int) -> dict[str, tuple[int, ...]]:
+def update_shapes(lm: Backbone, rank: int) -> dict[str, tuple[int, ...]]:
     """Shapes of the updates of all layers: A as PATH.down, B as PATH.up."""
     layers, found = lm.decoder.layers, {}
     for path, (o, i) in linear_shapes(lm).items():
@@ -36,7 +36,7 @@ def update_shapes(lm: LanguageModel, rank: int) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def init_soft_tokens(lm: LanguageModel, key: Array, tokens: int = 32, rank: int = 8) -> PyTree:
+def init_soft_tokens(lm: Backbone, key: Array, tokens: int = 32, rank: int = 8) -> PyTree:
     """Untrained weights: embeddings spread like the model's own, and an update of every linear layer that is nothing yet.
 
     Returns:
@@ -54,7 +54,7 @@ def init_soft_tokens(lm: LanguageModel, key: Array, tokens: int = 32, rank: int 
     return {"tokens": tokens, "layers": unflatten_dict(drawn, sep=".")}
 
 
-def check_soft_tokens(lm: LanguageModel, weights: PyTree) -> None:
+def check_soft_tokens(lm: Backbone, weights: PyTree) -> None:
     """Raise ValueError where the weights are not this model's, naming all that differs."""
     given = {path: x.shape for path, x in flatten_dict(weights, sep=".").items()}
     size, rank = (next((s[-2] for p, s in given.items() if p.endswith(end)), 0) for end in ("tokens", "down"))

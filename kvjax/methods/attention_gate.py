@@ -4,6 +4,7 @@
 Stages: score AttentionGated(AttentionGate) · allocate AllHeld · select AboveOrRecent(threshold, 1, sinks=1) · after the prompt.
 How many slots a head keeps is what its gate decides. A head's first and last token stay, whatever the gate says; decoded tokens are
 kept.
+Gates are learned by `kvjax train attention_gate` (`kvjax.train.learners.AttentionGate`) and kept as an artefact.
 Differs: a prompt is read with full attention and cut when it has been read (the paper hides what is flagged from the prompt's own
 queries, too); one gate for a KV head, of which the paper, on models without groups, says nothing. `causal=False` is the paper's
 global context; a gate that was trained by next tokens read what stands before a token alone, which is the default.
@@ -44,14 +45,15 @@ def attention_gate(
     Args:
         gate: weights of an `AttentionGate`, each leaf [l, ...], in place of an artefact (`init_gate` makes untrained ones).
         threshold: what stays has p > threshold.
-        parts: heads of the gate's attention.   causal: whether it reads what stands before a token alone.
+        parts: heads of the attention of a gate that is given; an artefact tells its own.
+        causal: whether it reads what stands before a token alone.
         sinks, recent: first and last tokens of the prompt that always stay.
         origin: where given weights came from; made from them where none is given.
         artefact: an Artefact, or the folder of one; of the model that will be prefilled.
     """
     if gate is None:
         found = resolve(artefact, "attention_gate")
-        gate, origin = weights_of(found), found.origin
+        gate, origin, parts = weights_of(found), found.origin, int(found.settings.get("parts", parts))
     size, heads = gate["out"]["kernel"].shape[-2:]
     if size % parts:
         raise ValueError(f"the gate's attention is {size} wide, which {parts} parts do not share evenly: give the parts it has")

@@ -4,8 +4,10 @@
 Stages: score JudgedByNext(KeyNeuron) · allocate AllHeld · select AboveOrRecent(-offset, 1) · merge RunningMean(offset) · encode
 Accumulating · as tokens come.
 The weights are the model's: one that was trained to decide by the last coordinate of its keys and queries, which attention then
-does not read. How many slots a head holds is what it decides. A prompt read for this policy alone (`needs=policy`) is read under
-the mask of training (`MergedAttention`).
+does not read. `kvjax train dmc` (`kvjax.train.learners.DMC`) makes them as an artefact, and
+`kvjax.artefacts.retrofitted(lm, artefact)` puts them in place.
+How many slots a head holds is what it decides. A prompt read for this policy alone (`needs=policy`) is read under the mask of
+training (`MergedAttention`).
 Differs: a slot accumulates all of its tokens (the release counts the last 12 at most); a prompt that was read for other policies,
 too, is read with full attention and accumulated when it has been read.
 
@@ -20,6 +22,7 @@ Example:
 """
 
 from kvjax.allocate import AllHeld
+from kvjax.artefacts.artefact import ArtefactLike, resolve
 from kvjax.encode import Accumulating
 from kvjax.evidence import GateValues
 from kvjax.gates import KeyNeuron
@@ -33,12 +36,15 @@ from kvjax.select import AboveOrRecent
 REQUIRES = ("training",)
 
 
-def dmc(offset: float = 5.0) -> Policy:
+def dmc(offset: float = 5.0, *, artefact: ArtefactLike | None = None) -> Policy:
     """Append or accumulate, token by token and head by head.
 
     Args:
         offset: what is taken from the neuron that decides to merge and added to that which weighs, as the model was trained with.
+        artefact: an Artefact, or the folder of one, which tells its own offset; the one the model was retrofitted with.
     """
+    if artefact is not None:
+        offset = float(resolve(artefact, "dmc").settings["offset"])
     return Policy(
         score=JudgedByNext(GateValues.of(KeyNeuron(), {}, "the model")),
         allocate=AllHeld(),

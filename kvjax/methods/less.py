@@ -4,6 +4,7 @@
 Stages: score AccumulatedAttention · select TopK(recent_share) · merge Absorbed(maps) · retrieve WithAbsorbed(maps) · every step.
 The host is H2O; another is `.replace(score=..., select=...)`, such as StreamingLLM's. The state is r d + r numbers a KV head in
 float32, counted in the cache's bytes.
+Maps are learned by `kvjax train less` (`kvjax.train.learners.LESS`) and kept as an artefact.
 Differs: the state and the map of keys are a KV head's own, the map of queries a query head's; the paper's models have no groups.
 Where nothing was absorbed nothing is added (the release adds a mass of 1e-6).
 

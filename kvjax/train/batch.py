@@ -36,6 +36,11 @@ class Batch:
         return jnp.pad(self.label[..., 1:], [(0, 0)] * (self.label.ndim - 1) + [(0, 1)])
 
     @property
+    def prompt(self) -> Bool[Array, "*a b t"]:
+        """Tokens before the first labelled one."""
+        return self.valid & (self.label.cumsum(-1) == 0)
+
+    @property
     def next_tokens(self) -> Int32[Array, "*a b t"]:
         """The token after each, 0 after the last."""
         return jnp.pad(self.tokens[..., 1:], [(0, 0)] * (self.tokens.ndim - 1) + [(0, 1)])

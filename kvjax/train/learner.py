@@ -45,7 +45,7 @@ class Graded(NamedTuple):
 class Learner(Protocol):
     """What of a method is trained, and for what. A frozen dataclass of numbers: it is static where a step is compiled.
 
-    `init`, `loss` and `optimiser` are a method's own; `project`, `result`, `check` and `measure` may stay as they are.
+    `init`, `loss` and `optimiser` are a method's own; `start`, `project`, `result`, `check` and `measure` may stay as they are.
 
     Attributes:
         method: a name of `kvjax.methods`: whose artefact is made.
@@ -58,6 +58,10 @@ class Learner(Protocol):
     def init(self, key: Array, model: Decoder) -> PyTree:
         """The trainable subtree before training: float32 leaves in nested dicts; `model` is the decoder."""
         ...
+
+    def start(self, key: Array, frozen: Frozen) -> PyTree:
+        """The trainable subtree of a model whose weights matter to it, too: in place of `init` where it is made of them."""
+        return self.init(key, frozen.decoder)
 
     def loss(self, weights: PyTree, frozen: Frozen, batch: Batch, moment: Moment) -> Graded:
         """The loss of a batch [b t], differentiable in `weights`; its hooks go into `frozen.forward`."""

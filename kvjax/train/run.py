@@ -51,7 +51,7 @@ def train(
     frozen, key = Frozen.of(lm), jax.random.key(seed)
     learner.check(lm.decoder, source.batch(0).tokens.shape[-1])
     source = Measured(source, learner, lm)
-    state = begin(learner, lm.decoder, start_key(seed), steps=steps)
+    state = begin(learner, frozen, start_key(seed), steps=steps)
     kept = None if folder is None else Checkpoints(Path(folder).expanduser().resolve())
     log: list[Line] = []
     if kept is not None:
@@ -76,7 +76,7 @@ def start_key(seed: int) -> jax.Array:
 
 def untrained(lm: LanguageModel, learner: Learner, seed: int = 0) -> PyTree:
     """The weights that a run of this seed begins with."""
-    return begin(learner, lm.decoder, start_key(seed), steps=1).weights
+    return begin(learner, Frozen.of(lm), start_key(seed), steps=1).weights
 
 
 def _one(

@@ -26,10 +26,10 @@ class TrainState:
     optimiser: PyTree
 
 
-@partial(jax.jit, static_argnames=("learner", "model", "steps"))
-def begin(learner: Learner, model: object, key: Array, *, steps: int) -> TrainState:
+@partial(jax.jit, static_argnames=("learner", "steps"))
+def begin(learner: Learner, frozen: Frozen, key: Array, *, steps: int) -> TrainState:
     """The state before the first step."""
-    weights = learner.init(key, model)
+    weights = learner.start(key, frozen)
     return TrainState(step=jnp.int32(0), weights=weights, optimiser=learner.optimiser(steps).init(weights))
 
 

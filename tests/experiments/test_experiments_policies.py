@@ -31,8 +31,11 @@ def test_full_takes_no_budget():
 
 
 #: What a method cannot do without.
-_LEARNED = ("attention_gate", "dms", "duo_attention", "kvzap", "less", "locret", "lookahead_kv", "make_each_token_count", "trim_kv")
-ASKED_FOR = {**dict.fromkeys(_LEARNED, "artefact"), "fasa": "pairs", "lococo": "weights"}
+_LEARNED = (
+    "attention_gate", "dms", "duo_attention", "kvzap", "less", "lococo", "locret", "lookahead_kv", "make_each_token_count",
+    "trim_kv",
+)  # fmt: skip
+ASKED_FOR = {**dict.fromkeys(_LEARNED, "artefact"), "fasa": "pairs"}
 WHOLE_NUMBERS = ("arkv",)  # budgets in slots alone
 
 

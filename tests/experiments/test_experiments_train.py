@@ -122,7 +122,7 @@ def test_every_method_has_a_learner_with_its_settings(method):
     known = find(method)
     made = known.learner(known.DEFAULTS, None)
     assert isinstance(made, Learner) and made.method == method and made.budget == type(made)().budget and known.DATA in kinds()
-    if method in ("dms", "kvzap", "neural_garbage_collection", "stochastic_kv_routing"):
+    if method in ("attention_gate", "dmc", "dms", "kvzap", "neural_garbage_collection", "stochastic_kv_routing"):
         with pytest.raises(ValueError, match="leave --budget out"):
             known.learner(known.DEFAULTS, 300)
     else:
@@ -172,7 +172,13 @@ def test_duo_attention_learns_its_alphas(cli, talker, prose, evaluated, tmp_path
     assert (found.tables["alpha"] < 1).any()
 
 
-GATES = {"kvzap": ["--set", "hidden=0", "--set", "system=2"], "dms": ["--set", "window=16", "--set", "rate=0.001"]}
+GATES = {
+    "attention_gate": ["--set", "parts=2", "--set", "width=4"],
+    "kvzap": ["--set", "hidden=0", "--set", "system=2"], "dms": ["--set", "window=16", "--set", "rate=0.001"],
+    "lookahead_kv": ["--data", "answers", "--set", "tokens=4", "--set", "rank=2"],
+    "dmc": ["--set", "paths=('attention.q','attention.k')"], "less": ["--budget", 12, "--set", "hidden=16"],
+    "lococo": ["--budget", 8, "--set", "chunk=16", "--set", "width=5"],
+}  # fmt: skip
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", GATES)
@@ -182,22 +188,25 @@ def test_train_makes_gates_that_their_methods_take(cli, talker, prose, evaluated
     assert code == 0, err
     found, said = load(tmp_path / "gate", method, talker), json.loads((tmp_path / "t.json").read_text())
     assert set(said["held_out"]) == {"before", "after"} and found.origin in out
-    spec = f"{method}:artefact={tmp_path / 'gate'}"
-    code, out, err = cli("generate", "--model", "toy", "--policy", spec, "--prompt", "The fox. " * 8)
+    spec, slots = f"{method}:artefact={tmp_path / 'gate'}", found.settings["budget"]
+    budget = ["--budget", "12"] if isinstance(slots, int) else []
+    code, out, err = cli("generate", "--model", "toy", "--policy", spec, *budget, "--prompt", "The fox. " * 8)
     assert code == 0, err
 
 
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (["snapkv"], "nothing to train for 'snapkv'; known: dms, duo_attention, kvzap, locret, make_each_token_count, "
-         "neural_garbage_collection, stochastic_kv_routing, trim_kv"),
+        (["snapkv"], f"nothing to train for 'snapkv'; known: {', '.join(names())}"),
         (["trim_kv", "--data", "dreams"], "no data of kind 'dreams'; known: answers, keys, marked, passkeys, recall, text"),
         (["trim_kv", "--set", "hidden=many"], "--set hidden: expected int"),
         (["trim_kv", "--set", "colour=3"], "'colour=3' is not one KEY=VALUE"),
         (["duo_attention", "--length", 300], "texts of 300 tokens fit a streaming head of 128 + 256"),
         (["kvzap", "--budget", 100], "kvzap learns scores, not a budget: leave --budget out"),
         (["dms", "--budget", 100], "--set ratio=N"),
+        (["attention_gate", "--budget", 100], "--set target=SHARE"),
+        (["dmc", "--budget", 100], "--set ratio=N"),
+        (["lococo", "--length", 300], "the last 512 are predicted, and 512 slots hold all before them"),
         (["duo_attention", "--budget", 100], "leaves nothing beside 128 sinks"),
         (["trim_kv", "--data", "text", "--length", 64, "--samples", 10_000], "10000 samples of 64 tokens need 640000"),
     ],

@@ -1,7 +1,7 @@
 """Runs of training as a process of its own, to be killed: `python -m tests.train.child FOLDER [NAME ...]`.
 
-Without a name TRIM-KV is trained into FOLDER; those of `GATES` or `WHOLE` (`tests.train.conftest`) one after another, each into
-FOLDER/NAME.
+Without a name TRIM-KV is trained into FOLDER; those of `GATES`, `OTHERS` or `WHOLE` (`tests.train.conftest`) one after another,
+each into FOLDER/NAME.
 """
 
 import sys
@@ -14,7 +14,7 @@ import models
 from kvjax.train import Examples, train
 from models import llama
 from tests.conftest import toy_config
-from tests.train.conftest import GATES, TRIM, WHOLE, texts
+from tests.train.conftest import GATES, OTHERS, TRIM, WHOLE, texts
 
 STEPS, EVERY = 60, 2
 #: Of each of several learners.
@@ -23,8 +23,9 @@ FEW = 12
 
 def main(folder: str, *names: str) -> None:
     """Train, or go on, and write the weights beside the folder."""
-    runs = [(TRIM, Path(folder), STEPS)] if not names else [((GATES | WHOLE)[name], Path(folder) / name, FEW) for name in names]
-    lm = models.random(llama.config(toy_config(num_hidden_layers=1 if set(names) & set(GATES) else 2)), seed=0)
+    named = GATES | OTHERS | WHOLE
+    runs = [(TRIM, Path(folder), STEPS)] if not names else [(named[name], Path(folder) / name, FEW) for name in names]
+    lm = models.random(llama.config(toy_config(num_hidden_layers=1 if set(names) & set(GATES | OTHERS) else 2)), seed=0)
     source = Examples(texts(12), rows=2, parts=2)
     found = [train(lm, learner, source, steps=n, folder=out, every=EVERY, resume=True).weights for learner, out, n in runs]
     np.savez(f"{folder}.npz", *map(np.asarray, jax.tree.leaves(found)))

@@ -56,12 +56,6 @@ def small():
     return models.random(llama.config(toy_config(num_hidden_layers=2)), seed=0)
 
 
-@pytest.fixture(scope="module")
-def tiny():
-    """One layer: programs of training compile in a third of the time."""
-    return models.random(llama.config(toy_config(num_hidden_layers=1)), seed=0)
-
-
 def part(lm, learner, examples, length=None):
     """Examples as one part of a batch, measured."""
     return jax.tree.map(lambda x: x[0], learner.measure(lm, stacked(examples, length=length)))

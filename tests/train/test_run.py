@@ -112,7 +112,7 @@ def test_weights_that_are_not_finite_are_found_before_they_are_kept(lm, source, 
 def test_accumulated_gradients_are_those_of_one_batch(lm):
     """All texts have as many labels: the mean over parts is the mean over the batch."""
     examples, frozen, key = texts(4, seed=2), Frozen.of(lm), jax.random.key(0)
-    state = begin(DUO, lm.decoder, key, steps=5)
+    state = begin(DUO, frozen, key, steps=5)
     state = state.replace(weights={"alpha": jnp.full((3, 2), 0.6)})
     ends = [take_step(frozen, DUO, state, stacked(examples, parts=parts), key, steps=5)[1] for parts in (1, 2, 4)]
     for graded in ends[1:]:
@@ -152,7 +152,7 @@ def test_what_pads_a_text_changes_no_loss(lm):
     """A text beside a longer one is graded as alone."""
     short = Example(tuple(ids_of(24, 1)), (False,) * 12 + (True,) * 12)
     for learner in (TRIM, DUO):
-        weights = begin(learner, lm.decoder, jax.random.key(0), steps=1).weights
+        weights = begin(learner, Frozen.of(lm), jax.random.key(0), steps=1).weights
         alone, padded = (
             learner.loss(weights, Frozen.of(lm), jax.tree.map(lambda x: x[0], stacked([short], length=n)), NOW).loss
             for n in (24, 40)
@@ -162,7 +162,7 @@ def test_what_pads_a_text_changes_no_loss(lm):
 
 def test_a_mean_grade_is_the_mean_of_grades(lm):
     examples = texts(3, seed=7)
-    weights = begin(TRIM, lm.decoder, jax.random.key(0), steps=1).weights
+    weights = begin(TRIM, Frozen.of(lm), jax.random.key(0), steps=1).weights
     singles = [mean_grade(lm, TRIM, weights, Examples((example,)), batches=1)["loss"] for example in examples]
     np.testing.assert_allclose(mean_grade(lm, TRIM, weights, Examples(examples), batches=3)["loss"], np.mean(singles), rtol=1e-6)
 

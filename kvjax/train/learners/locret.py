@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
 
@@ -15,7 +14,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.gates.gate import Gate, init_gate, read
 from kvjax.gates.retaining import RetainingGate
 from kvjax.protocols import Decoder, LanguageModel
-from kvjax.train.answer_attention import answer_attention
+from kvjax.train.answer_attention import answer_attention, check_answers
 from kvjax.train.batch import Batch
 from kvjax.train.forward import Attend, Hook
 from kvjax.train.frozen import Frozen
@@ -58,12 +57,7 @@ class Locret(Learner):
     def measure(self, lm: LanguageModel, batch: Batch) -> Batch:
         """The batch as it is. Raises ValueError for a text without an answer, or with fewer than two tokens before it."""
         del lm
-        answer, prompt = (np.asarray(x).sum(-1) for x in (batch.label, batch.valid & ~batch.label))
-        if (answer < 1).any() or (prompt < 2).any():
-            raise ValueError(
-                f"a text has {answer.min()} tokens of answer at least and {prompt.min()} of prompt: Locret learns what an answer "
-                "looks at in a prompt, so label the answer alone (--data answers, keys or passkeys)"
-            )
+        check_answers(self.method, batch.label, batch.valid & ~batch.label)
         return batch
 
     def loss(self, weights: PyTree, frozen: Frozen, batch: Batch, moment: Moment) -> Graded:

@@ -1,0 +1,80 @@
+"""Weights of the model itself that a method has trained, put in place of those it came with (DMC)."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array, PyTree
+
+from kvjax.artefacts.artefact import Artefact, ArtefactLike, resolve
+from kvjax.artefacts.weights import weights_of
+from kvjax.protocols import LanguageModel
+
+
+def own_weights(params: PyTree, paths: Sequence[str] = ()) -> PyTree:
+    """What is trained of a model's layers: nested dicts as a layer's own, float32, each leaf [l, ...].
+
+    Args:
+        paths: such as attention.q, with all that is beneath; none: everything in a layer.
+
+    Raises:
+        ValueError: a path that layers do not have, or layers that share a cache.
+    """
+    first = _flat(params["layers"][0])
+    beneath = {path: [name for name in first if f"{name}.".startswith(f"{path}.")] for path in paths}
+    if missing := [path for path, names in beneath.items() if not names]:
+        raise ValueError(f"a layer has no {', '.join(missing)}; it has {', '.join(first)}")
+    names = sorted({name for found in beneath.values() for name in found}) if paths else sorted(first)
+    layers = [_flat(layer) for layer in params["layers"]]
+    return unflatten_dict({name: jnp.stack([layer[name] for layer in layers]).astype(jnp.float32) for name in names}, sep=".")
+
+
+def with_weights(params: PyTree, weights: PyTree) -> PyTree:
+    """The parameters with those of `own_weights` in their place, in the dtype of each; differentiable in them."""
+    made = []
+    for index, layer in enumerate(params["layers"]):
+        old, new = _flat(layer), flatten_dict(jax.tree.map(lambda w: w[index], weights), sep=".")  # noqa: B023
+        made.append(unflatten_dict(old | {name: jnp.asarray(x, old[name].dtype) for name, x in new.items()}, sep="."))
+    return {**params, "layers": made}
+
+
+def retrofitted(lm: LanguageModel, artefact: ArtefactLike) -> LanguageModel:
+    """The model with the weights of an artefact that `kvjax train dmc` made of it, under a name of its own.
+
+    Args:
+        artefact: an Artefact, or the folder of one.
+
+    Raises:
+        ValueError: an artefact of another model or method, or weights of other shapes.
+
+    Example:
+        lm = kvjax.artefacts.retrofitted(models.load("smollm2-135m"), FOLDER)
+        out = kvjax.generate(lm, text, kvjax.methods.dmc(artefact=FOLDER))
+    """
+    found = resolve(artefact, "dmc", lm)
+    weights = weights_of(found)
+    _check_shapes(lm.params, weights)
+    return lm.replace(params=with_weights(lm.params, weights), name=name_of(lm, found))
+
+
+def name_of(lm: LanguageModel, artefact: Artefact) -> str:
+    """What a retrofitted model is called: prefilled prompts and artefacts of it are not those of the model it came from."""
+    return f"{lm.name}+{artefact.method}-{artefact.digest}"
+
+
+def _check_shapes(params: PyTree, weights: PyTree) -> None:
+    mine, layers = _flat(params["layers"][0]), len(params["layers"])
+    wrong = [
+        f"{name}: {(layers, *mine[name].shape) if name in mine else None} in the model, {x.shape} given"
+        for name, x in flatten_dict(weights, sep=".").items()
+        if name not in mine or x.shape != (layers, *mine[name].shape)
+    ]
+    if wrong:
+        raise ValueError(f"these weights are not this model's ({'; '.join(wrong)}): train them with it")
+
+
+def _flat(layer: PyTree) -> dict[str, Array]:
+    if not isinstance(layer, dict):
+        raise ValueError("a model is retrofitted whose layers all have a cache: begin with the model as it was loaded")
+    return flatten_dict(layer, sep=".")

@@ -1,0 +1,83 @@
+"""LoCoCo's convolution: training cuts a prompt as it is served, gradients, runs, artefacts, refusals."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import kvjax
+from kvjax.train import Example, Examples, Frozen, forward, stacked, train, untrained
+from kvjax.train.convolving import Convolving
+from tests.conftest import ids_of
+from tests.train.checks import STEPS, cut_and_taken_up, falls, kept_in, near, slopes, source
+from tests.train.conftest import LOCOCO_TOY, texts
+
+READ = 24
+
+
+@pytest.fixture(scope="module")
+def whole(tiny):
+    return train(tiny, LOCOCO_TOY, source(), steps=STEPS)
+
+
+def test_what_follows_reads_what_is_served(tiny):
+    """24 tokens cut to 8 slots, then 6 known ones: the logits are those of decoding from the cache."""
+    ids, weights = ids_of(30, 3), near(tiny, LOCOCO_TOY, 0.1)
+    hook = Convolving(READ, 8, 0, tiny.decoder.windows)
+    x, _ = jax.jit(lambda tokens: Frozen.of(tiny).forward(tokens, hook=hook, gates=weights))(jnp.asarray([ids]))
+    got = tiny.decoder.unembed(tiny.params, x)[0]
+    policy = kvjax.methods.lococo(jax.tree.map(np.asarray, weights), budget=8)
+    pre = kvjax.prefill(tiny, ids[:READ], needs=policy, all_logits=True)
+    np.testing.assert_allclose(got[:READ], pre.rows[0].all_logits[:READ], atol=3e-5)
+    read = kvjax.extend(tiny, kvjax.compress(pre, policy), ids[READ:], policy, return_logits=True)
+    np.testing.assert_allclose(got[READ:], read.logits[0, :6], atol=1e-4)
+
+
+def test_where_all_is_held_it_is_the_plain_pass_to_the_bit(tiny):
+    tokens, hook = stacked(texts(2, seed=5)).tokens[0], Convolving(READ, 40, 0, tiny.decoder.windows)
+    x, _ = forward(tiny.decoder, tiny.params, tokens, hook=hook, gates=untrained(tiny, LOCOCO_TOY), remat=False)
+    np.testing.assert_array_equal(np.asarray(x), np.asarray(forward(tiny.decoder, tiny.params, tokens, remat=False)[0]))
+
+
+def test_gradients_of_the_whole_loss_are_central_differences(tiny):
+    exact, numeric = slopes(tiny, replace(LOCOCO_TOY, width=3), draw=0.0, h=3e-4)
+    assert abs(exact) > 1e-3
+    np.testing.assert_allclose(exact, numeric, rtol=3e-2)
+
+
+def test_training_lowers_the_loss_and_no_cut_changes_a_bit(tiny, whole, tmp_path):
+    """Of the texts it learns from: random ones have nothing in common with others."""
+    before, after = falls(tiny, LOCOCO_TOY, whole.weights, texts(12))
+    assert after["loss"] < before["loss"] - 0.02
+    cut_and_taken_up(tiny, LOCOCO_TOY, tmp_path / "run", whole)
+
+
+@pytest.mark.slow
+def test_an_artefact_is_served(tiny, whole, tmp_path):
+    folder = kept_in(tmp_path / "convolution", tiny, LOCOCO_TOY, whole.weights)
+    policy = kvjax.methods.lococo(budget=8, artefact=folder)
+    given = kvjax.methods.lococo(jax.tree.map(np.asarray, whole.weights), budget=8)
+    assert "lococo of" in policy.merge.origin
+    pre = kvjax.prefill(tiny, ids_of(40), needs=[policy, given])
+    both = [kvjax.decode(tiny, kvjax.compress(pre, p), p, max_new_tokens=4, stop=(), return_logits=True) for p in (policy, given)]
+    np.testing.assert_array_equal(both[0].logits, both[1].logits)
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"chunk": 32}, "the last 32 are predicted, and 8 slots hold all before them"),
+        ({"width": 4}, "width is odd; got 0.5 and 4"),
+    ],
+)
+def test_what_cannot_teach_is_refused(tiny, changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        train(tiny, replace(LOCOCO_TOY, **changes), Examples(texts(2)), steps=1)
+
+
+def test_texts_of_several_lengths_are_refused(tiny):
+    both = (*texts(1), Example(tuple(ids_of(20)), (True,) * 20))
+    with pytest.raises(ValueError, match="a text of 20 tokens has nothing to predict behind the first 24"):
+        train(tiny, LOCOCO_TOY, Examples(both, rows=2), steps=1)
