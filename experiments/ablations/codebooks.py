@@ -6,7 +6,7 @@ from typing import Any
 import kvjax
 from experiments.calibrate.hcattention import DEFAULTS, calibrate
 from experiments.console import progress, stages
-from experiments.tasks.text import haystack
+from experiments.text_splits import calibration_text
 from kvjax.artefacts.artefact import Artefact, built_in, load, resolve, save
 from kvjax.user_folder import cache_folder
 
@@ -31,5 +31,5 @@ def _kept(lm: Any, settings: dict[str, Any]) -> Artefact:
     folder = cache_folder() / "codebooks" / name
     if not folder.exists():
         with progress() as bar:
-            save(calibrate(lm, haystack(), settings, seed=0, progress=stages(bar)), folder)
+            save(calibrate(lm, calibration_text(), settings, seed=0, progress=stages(bar)), folder)
     return load(folder, "hcattention", lm)

@@ -21,7 +21,7 @@ from experiments.stats import Estimate, average
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
 from experiments.train import find
-from experiments.train.texts import splits
+from experiments.text_splits import splits
 from kvjax.allocate import AcrossModel, AllHeld
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.select import TopK

@@ -1,21 +1,20 @@
-"""Text to train on, apart from text that is evaluated on: named splits whose paragraphs share no run of words with the haystack.
+"""Text to train on and to calibrate on, apart from text that is evaluated on: named splits that share no run of words with the haystack.
 
 A text is cut at empty lines. A paragraph that has twelve words in a row in common with the haystack of the tasks is left out,
-whatever the source. What remains is "held-out" where the first byte of its SHA-256 is below 51 (a fifth), "train" elsewhere:
-a paragraph's split depends on its words alone, so that a longer text moves none.
+whatever the source. What remains is "held-out" where the first byte of its SHA-256 is below 51 (a fifth), "calibration" where it is
+below 102 (a fifth), "train" elsewhere: a paragraph's split depends on its words alone, so that a longer text moves none.
 """
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.passages import runs
 from experiments.provenance import digest
 from experiments.tasks.text import Haystack, haystack
 
-#: Words in a row by which two texts are found to share something.
-RUN = 12
-SPLITS = ("train", "held-out")
+#: In the order in which they are filled: a paragraph that shares a run of words with an earlier split is left out.
+SPLITS = ("calibration", "held-out", "train")
 TOPICS = "pydoc_data.topics and docstrings of the standard library"
 
 
@@ -25,7 +24,7 @@ class Split:
 
     Attributes:
         text: its paragraphs, an empty line between them.   source, name: of the whole text, of the split.
-        avoided: digest of the haystack it shares nothing with.   dropped: paragraphs that were left out for it.
+        avoided: digest of the haystack it shares nothing with.   dropped: paragraphs of the text that are in no split.
     """
 
     text: str
@@ -40,7 +39,7 @@ class Split:
 
 
 def splits(path: Path | None = None, *, evaluated: Haystack | None = None) -> dict[str, Split]:
-    """The "train" and the "held-out" paragraphs of a text file, by default of the standard library's own documentation.
+    """The paragraphs of each of SPLITS of a text file, by default of the standard library's own documentation.
 
     Args:
         evaluated: what no paragraph may share words with; by default the haystack of the tasks.
@@ -52,26 +51,26 @@ def splits(path: Path | None = None, *, evaluated: Haystack | None = None) -> di
     evaluated = haystack() if evaluated is None else evaluated
     known = set(runs(evaluated.text))
     found = [paragraph.strip() for paragraph in text.text.split("\n\n") if paragraph.strip()]
-    apart = [paragraph for paragraph in found if known.isdisjoint(runs(paragraph))]
-    made = {}
+    parts: dict[str, list[str]] = {}
     for name in SPLITS:
-        mine = [paragraph for paragraph in apart if split_of(paragraph) == name]
-        if not mine:
+        parts[name] = [x for x in found if split_of(x) == name and known.isdisjoint(runs(x))]
+        known.update(run for x in parts[name] for run in runs(x))
+        if not parts[name]:
             raise ValueError(f"{text.source} has no {name} paragraphs apart from {evaluated.source}: give another --text")
-        made[name] = Split("\n\n".join(mine), text.source, name, evaluated.digest, len(found) - len(apart))
-    return made
-
-
-def runs(text: str) -> Iterator[tuple[str, ...]]:
-    """Every `RUN` words in a row; of a shorter text all its words."""
-    words = text.split()
-    yield from (tuple(words[i : i + RUN]) for i in range(max(1, len(words) - RUN + 1)))
+    dropped = len(found) - sum(map(len, parts.values()))
+    return {name: Split("\n\n".join(x), text.source, name, evaluated.digest, dropped) for name, x in parts.items()}
 
 
 def split_of(paragraph: str) -> str:
-    """A paragraph's split, told by its words: a fifth of all is held out."""
+    """A paragraph's split, told by its words: a fifth of all is held out, a fifth is to calibrate on."""
     byte = hashlib.sha256(" ".join(paragraph.split()).encode()).digest()[0]
-    return "held-out" if byte < 51 else "train"
+    return "held-out" if byte < 51 else "calibration" if byte < 102 else "train"
+
+
+def calibration_text() -> Haystack:
+    """The documentation's paragraphs to calibrate on: disjoint from what is trained on, held out, or evaluated as the haystack."""
+    found = splits()["calibration"]
+    return Haystack(found.text, found.source, found.name)
 
 
 def documentation() -> str:
