@@ -12,7 +12,7 @@ from kvjax.artefacts.sources import Source, sources
 
 
 def read_by(policy: Any) -> dict[str, str]:
-    """origin → "SPLIT of SOURCE, DIGEST" of every artefact behind a policy, as result rows have it; of an unknown text "unknown"."""
+    """origin → "SPLIT of SOURCE, DIGEST" of every artefact behind a policy, as rows have it; "unknown" where it does not say."""
     return {origin: _told(source) for origin, source in sources(policy.in_full()).items()}
 
 

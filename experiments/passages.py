@@ -1,7 +1,7 @@
 """Which passages of two texts are the same, told from a small sketch of one of them.
 
-A text is the set of its runs of twelve words, each hashed to 64 bits. A sketch holds the `MOST` smallest hashes: a uniform sample of
-the runs that is drawn alike from every text, so that what two texts share is found without both of them.
+A text is the set of its runs of twelve words, each hashed to 64 bits. A sketch holds the `MOST` smallest hashes: a uniform sample
+of the runs that is drawn alike from every text, so that what two texts share is found without both of them.
 
 Source: Broder (1997), On the resemblance and containment of documents: bottom-k sketches of shingles.
 """

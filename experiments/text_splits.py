@@ -1,4 +1,4 @@
-"""Text to train on and to calibrate on, apart from text that is evaluated on: named splits that share no run of words with the haystack.
+"""Text to train on and to calibrate on, apart from text that is evaluated on: named splits that share no run of words with it.
 
 A text is cut at empty lines. A paragraph that has twelve words in a row in common with the haystack of the tasks is left out,
 whatever the source. What remains is "held-out" where the first byte of its SHA-256 is below 51 (a fifth), "calibration" where it is

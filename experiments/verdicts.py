@@ -66,7 +66,8 @@ def verdict(better: Sequence[float], worse: Sequence[float], kind: str) -> Verdi
         ValueError: no prompts, not the same number, or another kind.
     """
     if kind not in MATTERS or not better or len(better) != len(worse):
-        raise ValueError(f"expected values of the same prompts and one of {tuple(MATTERS)}; got {len(better)}, {len(worse)}, {kind!r}")
+        got = f"{len(better)} and {len(worse)} values of {kind!r}"
+        raise ValueError(f"expected values of the same prompts and one of {tuple(MATTERS)}; got {got}")
     return _of_shares(better, worse) if kind == "share" else _of_nats(better, worse)
 
 

@@ -18,7 +18,7 @@ def calibrate(
     model: ModelName,
     folder: Annotated[Path, typer.Option("--out", help="Folder of the artefact; an artefact there is replaced.")],
     text: Annotated[
-        Path | None, typer.Option(help="Text file, read whole; default: what the standard library's documentation has to calibrate on.")
+        Path | None, typer.Option(help="Text file, read whole; default: the documentation's calibration split.")
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Prompts; default: the method's own.")] = None,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of the longest prompt; default: the method's own.")] = None,

@@ -13,10 +13,10 @@ from experiments.commands.calibrate import parse_settings
 from experiments.console import JsonFile, ModelName, Seed, err, out, write_json
 from experiments.passages import sketch
 from experiments.provenance import versions
+from experiments.text_splits import Split, splits
 from experiments.train import find, names
 from experiments.train.data import find as find_data
 from experiments.train.data import kinds
-from experiments.text_splits import Split, splits
 
 TrainText = Annotated[Path | None, typer.Option("--text", help="Text file to learn from; default: the standard library's.")]
 
@@ -64,7 +64,8 @@ def train(
     facts = {"steps": steps, "seed": seed, "length": length, "rows": rows, "parts": parts, "kvjax": versions()["kvjax"]}
     told = description(taught, texts["train"], kind)
     dtype = "float16" if half else "float32"
-    artefact = replace(artefact_of(lm, learner, made.weights, data=told, run=facts, dtype=dtype), passages=sketch(texts["train"].text))
+    artefact = artefact_of(lm, learner, made.weights, data=told, run=facts, dtype=dtype)
+    artefact = replace(artefact, passages=sketch(texts["train"].text))
     save(artefact, folder)
     out.print(f"{artefact.origin} in {folder}", markup=False)
     graded = before_and_after(lm, learner, made.weights, other, seed)

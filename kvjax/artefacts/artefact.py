@@ -185,7 +185,8 @@ def resolve(artefact: object, method: str, lm: LanguageModel | None = None) -> A
         raise TypeError(f"an artefact is an Artefact, a folder, or one of the built-in {built_in()}; got {artefact!r}")
     found = artefact if isinstance(artefact, Artefact) else _from_disk(artefact, method)
     check(found, method, lm)
-    sources.note(found.origin, found.data, found.passages)
+    if "name" in found.model:  # of no model it has no origin
+        sources.note(found.origin, found.data, found.passages)
     return found
 
 

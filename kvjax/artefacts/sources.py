@@ -8,7 +8,7 @@ class Source(NamedTuple):
     """What an artefact's header says of its text.
 
     Attributes:
-        data: source, sha256, samples, tokens, split.   passages: a sketch of the text (`experiments.passages`), "" where it has none.
+        data: source, sha256, samples, tokens, split.   passages: a sketch of the text (`experiments.passages`), "" without one.
     """
 
     data: Mapping[str, object]

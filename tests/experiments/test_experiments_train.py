@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import kvjax
+from experiments import text_splits as texts
 from experiments.commands import train as command
 from experiments.tasks.text import Haystack, haystack
-from experiments import text_splits as texts
 from experiments.train import find, names
 from experiments.train.data import find as find_data
 from experiments.train.data import kinds, passkeys
@@ -55,7 +55,7 @@ def test_paragraphs_of_evaluated_texts_are_left_out(prose, evaluated):
     assert found["train"].dropped == 1 and paragraphs[17] not in "".join(split.text for split in found.values())
     other = Haystack(" ".join(paragraphs[17].split()[:11]), "evaluated")
     assert texts.splits(prose, evaluated=other)["train"].dropped == 0
-    with pytest.raises(ValueError, match="no train paragraphs apart from"):
+    with pytest.raises(ValueError, match="no calibration paragraphs apart from"):
         texts.splits(prose, evaluated=Haystack(PROSE, "all of it"))
 
 

@@ -15,15 +15,16 @@ from experiments.tasks.text import Haystack, haystack
 from kvjax.artefacts.artefact import load, save
 from kvjax.artefacts.sources import sources
 
-SHIPS = "\n\n".join(f"Paragraph {i} of {i * 7} tells of a ship that sailed in the year {1500 + i} with {i} men." for i in range(200))
-BIRDS = "\n\n".join(f"In winter {1600 + i} a bird numbered {i} was seen on roof {i * 3} of the old town by {i} guests." for i in range(200))
+SHIPS = "\n\n".join(f"Paragraph {i} of {i * 7} tells of a ship that sailed in {1500 + i} with a crew of {i}." for i in range(200))
+BIRDS = "\n\n".join(f"In winter {1600 + i} bird {i} was seen on roof {i * 3} of the old town by {i} guests." for i in range(200))
 
 
 @pytest.fixture(scope="module")
 def fitted(talker):
     """An artefact that read the first text."""
     settings = find("hcattention").DEFAULTS | dict(samples=1, length=60, groups=4, centroids=4, max_iter=1)
-    return find("hcattention").calibrate(talker, Haystack(SHIPS, "ships", "calibration"), settings, seed=0, progress=lambda *at: None)
+    text = Haystack(SHIPS, "ships", "calibration")
+    return find("hcattention").calibrate(talker, text, settings, seed=0, progress=lambda *at: None)
 
 
 def plan(artefact):
@@ -61,7 +62,8 @@ def test_splits_are_disjoint_and_apart_from_what_is_evaluated(tmp_path):
     inside = Haystack(BIRDS + "\n\n" + SHIPS.split("\n\n")[17], "evaluated")
     found = text_splits.splits(path, evaluated=inside)
     parts = {name: set(split.text.split("\n\n")) for name, split in found.items()}
-    assert set(parts) == {"train", "calibration", "held-out"} and sum(map(len, parts.values())) == len(set().union(*parts.values())) == 199
+    assert set(parts) == {"train", "calibration", "held-out"}
+    assert sum(map(len, parts.values())) == len(set().union(*parts.values())) == 199
     for split in found.values():
         assert passages.shared(passages.sketch(split.text), passages.hashes(inside.text)) == 0
     assert len({split.digest for split in found.values()}) == 3
@@ -77,7 +79,7 @@ def test_an_artefact_says_what_it_read_and_keeps_it(talker, fitted, tmp_path):
 
 
 def test_a_sweep_refuses_an_artefact_that_read_its_text(talker, fitted, tmp_path):
-    with pytest.raises(ValueError, match=r"hc: its artefact \(hcattention of toy, \w+\) read the text that this sweep.*kvjax calibrate"):
+    with pytest.raises(ValueError, match=r"hc: its artefact \(hcattention of toy, \w+\) read the text that.*kvjax calibrate"):
         measured(talker, fitted, f"{BIRDS}\n\n{SHIPS[2000:5000]}", tmp_path / "a.jsonl")
     unknown = replace(fitted, passages="", tables={**fitted.tables, "energy": np.zeros((2, 2), np.float32)})
     with pytest.raises(ValueError, match="does not say what it read"):
