@@ -22,20 +22,26 @@ def refuse(cells: Iterable[Named], text: str, what: str) -> None:
     Raises:
         ValueError: one did, or does not say what it read; with what to do.
     """
-    behind = [(cell, found) for cell in cells for found in sources(cell.policy.in_full()).items()]
+    for why in refused(cells, text, what).values():
+        raise ValueError(why)
+
+
+def refused(cells: Iterable[Named], text: str, what: str) -> dict[str, str]:
+    """name → why, of the cells that may not be measured on `text`."""
+    behind = [(cell.name, found) for cell in cells for found in sources(cell.policy.in_full()).items()]
     there = hashes(text) if behind else None
-    for cell, (origin, source) in behind:
-        _refuse(cell, origin, source, there, what)
+    wrong = [(name, _wrong(origin, source, there, what)) for name, (origin, source) in behind]
+    return {name: f"{name}: {why}: {_ADVICE}" for name, why in wrong if why}
 
 
-def _refuse(cell: Named, origin: str, source: Source, there: Hashes, what: str) -> None:
-    artefact = f"{cell.name}: its artefact ({origin})"
-    advice = "make one with `kvjax calibrate` without --text, whose text is apart from the haystack, or evaluate on another --text"
+_ADVICE = "make one with `kvjax calibrate` without --text, whose text is apart from the haystack, or evaluate on another --text"
+
+
+def _wrong(origin: str, source: Source, there: Hashes, what: str) -> str | None:
     if not source.passages:
-        raise ValueError(f"{artefact} does not say what it read, so it may have read {what}: {advice}")
-    if count := shared(source.passages, there):
-        of = len(source.passages) // 16
-        raise ValueError(f"{artefact} read {what}: {count} of the {of} passages it keeps stand there: {advice}")
+        return f"its artefact ({origin}) does not say what it read, so it may have read {what}"
+    count, of = shared(source.passages, there), len(source.passages) // 16
+    return f"its artefact ({origin}) read {what}: {count} of the {of} passages it keeps stand there" if count else None
 
 
 def _told(source: Source) -> str:

@@ -1,19 +1,27 @@
 """Ablations: every script is well-formed, and the paper's ordering is compared with ours prompt by prompt."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 import kvjax
-from experiments.ablations import names
+import models
+from experiments import cli
+from experiments.ablations import artefacts, names
 from experiments.ablations.ablation import Ablation, Setting, Variant
 from experiments.ablations.compare import pairs
 from experiments.ablations.figure import draw
 from experiments.ablations.page import markdown
-from experiments.ablations.run import Settings, find, run
+from experiments.ablations.run import Settings, find, run, setting
 from experiments.console import progress
+from experiments.passages import sketch
 from experiments.rows import key
 from experiments.tasks.text import Haystack
+from kvjax.artefacts.artefact import BUILT_IN, load, model_facts, save
+from models import qwen3
+from tests.artefacts import toy
+from tests.conftest import toy_config
 from tests.experiments.conftest import TEXT, lines, row
 
 
@@ -52,7 +60,7 @@ def test_the_table_has_both_rankings_and_shares_of_a_16_bit_cache(variants, rows
     rows = [row | {"table_bytes": 1_500_000} if row["policy"] == "bad" else row for row in rows]
     text = markdown(ablation, variants, rows)
     assert "| good | 3 | 5 | 1 | 100 [61, 100] n=6 | 1 | 5.700 ± 1.964 n=6 | 2 | 5.10 | 102% | 0.00 | - |" in text
-    assert "| bad | 1 | 2 | 2 | 17 [3, 56] n=6 | 2 | 5.600 ± 1.963 n=6 | 1 | 5.10 | 102% | 0.00 | 1.50 |" in text
+    assert "| bad | 1 | 2 | 2 | 17 [3, 56] n=6 | 2 | 5.600 ± 1.964 n=6 | 1 | 5.10 | 102% | 0.00 | 1.50 |" in text
     assert "| ours only | - | - | - | - | - | - | - | - | - | - | - |" in text and "A note." in text
     assert "| needle unseen | good | bad | +2.50 |" in text and "| 6 | holds |" in text and "| 6 | reversed |" in text
     assert "needle unseen: 1 holds, 0 reversed, 0 bounded, 0 unresolved of 1 orderings" in text
@@ -105,3 +113,64 @@ def test_heads_are_scaled_to_the_model():
     labels = [variant.label for variant in masked(Setting(30, 3, 3, 64, 1.0, None))]
     assert [label for label in labels if "semantic" in label] == [f"{k} of 270, semantic" for k in (3, 5, 8)]
     assert "30 of 1024, classical" in [variant.label for variant in masked(Setting(32, 8, 4, 128, 1.0, None))]
+
+
+@pytest.fixture(scope="module")
+def other(talker):
+    """A random model of another family, of the toy artefacts' shape, that reads text."""
+    config = qwen3.config(toy_config(model_type="qwen3", vocab_size=257, max_position_embeddings=2048))
+    return models.random(config, seed=3).replace(tokenizer=talker.tokenizer, name="random-qwen3")
+
+
+@pytest.fixture
+def ablate(other, monkeypatch, tmp_path, haystack_file):
+    """`kvjax ablate NAME` on that model, with an artefact of CompressKV; what is calibrated is kept apart."""
+    told = replace(toy("compresskv"), model=model_facts(other), passages=sketch("Of this text no word is in the haystack. " * 9))
+    save(told, tmp_path / "compresskv")
+    monkeypatch.setattr(models, "load", lambda name, dtype="float32": other)
+    monkeypatch.setattr(artefacts, "cache_folder", lambda: tmp_path)
+
+    def run(name, *words):
+        how = ["--model", "any", "--artefact", tmp_path / "compresskv", "--text", haystack_file, "--out", tmp_path / "out"]
+        assert cli.main([str(word) for word in ("ablate", name, *how, *words)]) == 0, name
+        return lines(tmp_path / "out" / f"{name}.jsonl")
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["compresskv_table3"])
+def test_an_ablation_runs_on_a_model_of_another_family(ablate, name):
+    rows = ablate(name, "--tasks", "ppl", "--lengths", 420, "--prompts", 1, "--budget", 0.5)
+    assert [row["policy"] for row in rows] == ["full", "SnapKV", "+ SRH selection", "+ SRH selection + layer budgets"]
+    assert {row["model"] for row in rows} == {"random-qwen3"} and rows[0]["table_bytes"] == 0 < rows[2]["table_bytes"]
+    origins = [list(row.get("artefacts", ())) for row in rows]
+    assert origins[:2] == [[], []] and all(found[0].startswith("compresskv of random-qwen3") for found in origins[2:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*names()} - {"compresskv_table3"}))
+def test_every_ablation_runs_on_a_model_of_another_family(ablate, other, name, tmp_path):
+    """Artefacts that are not given are calibrated first, on the calibration split, and kept."""
+    task, length = ("recall", 700) if name == "compresskv_masking" else ("ppl", 420)
+    rows = ablate(name, "--tasks", task, "--lengths", length, "--prompts", 1, "--budget", 0.5, "--question", "seen")
+    labels = {variant.label for variant in find(name).variants(setting(other.decoder, 0.5, None))}
+    assert labels <= {row["policy"] for row in rows} | {"none", "no quantisation", "tau 1.0"}  # the full cache
+    kept = [load(folder) for folder in (tmp_path / "artefacts").glob("*")]
+    assert {artefact.data["split"] for artefact in kept} <= {"calibration"}
+    assert bool(kept) == (name.startswith(("hcattention_table4", "heterocache")))
+
+
+def test_artefacts_are_given_once_and_of_the_model(other, ablate, tmp_path):
+    found = artefacts.given([tmp_path / "compresskv"], other)
+    assert list(found) == ["compresskv"] and artefacts.Calibrated(other, found)("compresskv") is found["compresskv"]
+    with pytest.raises(ValueError, match="given twice for compresskv"):
+        artefacts.given([tmp_path / "compresskv"] * 2, other)
+    with pytest.raises(ValueError, match="does not fit"):
+        artefacts.given([BUILT_IN / "smollm2-135m" / "heterocache"], other)
+
+
+def test_calibrations_are_made_smaller_for_smaller_models(other):
+    for method in ("compresskv", "heterocache", "hcattention"):
+        settings = artefacts.fitted_to(other, method)
+        assert settings["length"] + settings.get("steps", 0) <= other.decoder.max_positions
+    assert artefacts.fitted_to(other, "hcattention")["groups"] == 8
