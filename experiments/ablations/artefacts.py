@@ -4,11 +4,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from experiments.calibrate import find
 from experiments.console import progress, stages
+from experiments.passages import Hashes, hashes, shared
 from experiments.text_splits import calibration_text
 from kvjax.artefacts.artefact import Artefact, built_in, load, model_facts, resolve, save
 from kvjax.user_folder import cache_folder
@@ -20,10 +22,12 @@ class Calibrated:
 
     Attributes:
         lm: the language model.   given: artefacts of `--artefact`, by method; they go before all others.
+        evaluated: the text that prompts are cut from; a built-in artefact that read of it is passed over.
     """
 
     lm: Any
     given: Mapping[str, Artefact] = field(default_factory=dict)
+    evaluated: str = ""
 
     def __call__(self, method: str, **changes: Any) -> Artefact:
         """The first that fits the model and has the changes among its settings.
@@ -42,9 +46,15 @@ class Calibrated:
         name = Path(self.lm.name).name
         if f"{name}/{method}" in built_in():
             try:
-                yield resolve(name, method, self.lm)
+                found = resolve(name, method, self.lm)
             except ValueError:  # another model of that name
                 return
+            if found.passages and not shared(found.passages, self._evaluated):
+                yield found
+
+    @cached_property
+    def _evaluated(self) -> Hashes:
+        return hashes(self.evaluated)
 
     def _kept(self, method: str, settings: Mapping[str, Any]) -> Artefact:
         told = json.dumps([model_facts(self.lm), dict(settings)], sort_keys=True).encode()

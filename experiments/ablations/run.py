@@ -56,7 +56,7 @@ def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *,
 
     ablation = find(name)
     budget = ablation.budget if settings.budget is None else settings.budget
-    variants = ablation.variants(setting(lm.decoder, budget, Calibrated(lm, given(settings.artefacts, lm))))
+    variants = ablation.variants(setting(lm.decoder, budget, Calibrated(lm, given(settings.artefacts, lm), text.text)))
     plan = engine.Plan(
         tasks=parse_tasks(settings.tasks or ablation.tasks, settings.question or ablation.question),
         lengths=settings.lengths or ablation.lengths,

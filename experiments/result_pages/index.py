@@ -1,13 +1,17 @@
 """The first page of results: every ablation with how its orderings came out."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
 from experiments.ablations import names
 from experiments.ablations.compare import pairs
 from experiments.ablations.run import find
 from experiments.result_pages import ablation
 from experiments.result_pages.standing import clean
+from experiments.tasks.text import PACKAGE
 from experiments.verdicts import FEWEST, MATTERS, OUTCOMES
+from kvjax.artefacts.artefact import BUILT_IN
 
 _RULES = f"""A published ordering **holds** or is **reversed** where the 95% interval of the difference, paired over prompts,
 excludes zero; it is **bounded** where the interval holds zero and lies within ± {100 * MATTERS["share"]:g} points or
@@ -21,7 +25,24 @@ def page() -> str:
     lines = ["# Results", "", _RULES, "", "Sweeps: [first](first.md), [the papers' methods](papers.md).", ""]
     lines += ["| ablation | task | prompts | " + " | ".join(OUTCOMES) + " | rows |"]
     lines += ["| --- | --- | --: |" + " --: |" * len(OUTCOMES) + " --- |"]
-    return "\n".join([*lines, *(line for name in names() for line in _lines(name)), ""])
+    return "\n".join([*lines, *(line for name in names() for line in _lines(name)), "", *_built_in(), ""])
+
+
+def _built_in() -> list[str]:
+    """What the artefacts that come with the library read, and where they may be measured."""
+    heads = ["| model | method | read | split | prompts from the essays |", "| --- | --- | --- | --- | --- |"]
+    return ["## Built-in artefacts", "", *heads, *map(_artefact, sorted(BUILT_IN.glob("*/*/header.json"))), "", _REFUSED]
+
+
+def _artefact(path: Path) -> str:
+    header = json.loads(path.read_text())
+    data = header["data"]
+    allowed = "refused" if PACKAGE in data["source"] else "measured"
+    return f"| {header['model']['name']} | {header['method']} | {data['source']} | {data['split']} | {allowed} |"
+
+
+_REFUSED = """One that is refused is made anew, apart from the essays, with `kvjax calibrate METHOD --model MODEL --out FOLDER`;
+policies then take it as `METHOD:artefact=FOLDER`. `kvjax ablate` takes `--artefact FOLDER`, and calibrates first without it."""
 
 
 def _lines(name: str) -> list[str]:

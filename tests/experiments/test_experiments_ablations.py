@@ -174,3 +174,11 @@ def test_calibrations_are_made_smaller_for_smaller_models(other):
         settings = artefacts.fitted_to(other, method)
         assert settings["length"] + settings.get("steps", 0) <= other.decoder.max_positions
     assert artefacts.fitted_to(other, "hcattention")["groups"] == 8
+
+
+def test_a_built_in_artefact_that_read_the_evaluated_text_is_passed_over(tmp_path, monkeypatch):
+    """Whether it may be used is told by the text alone."""
+    found = load(BUILT_IN / "smollm2-135m" / "heterocache")
+    monkeypatch.setattr(artefacts, "resolve", lambda *words: replace(found, passages=sketch(TEXT)))
+    named = models.random(qwen3.config(toy_config(model_type="qwen3"))).replace(name="smollm2-135m")
+    assert [len(list(artefacts.Calibrated(named, {}, text)._ready("heterocache"))) for text in (TEXT, "No word of it.")] == [0, 1]
