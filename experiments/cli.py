@@ -19,6 +19,7 @@ from experiments.commands import (
     lm_eval,
     methods,
     report,
+    results,
     show,
     simulate,
     sweep,
@@ -40,6 +41,7 @@ app.command("generate")(generate.generate)
 app.command("sweep")(sweep.sweep)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.command("report")(report.report)
+app.command("results")(results.results)
 app.command("show")(show.show)
 app.command("ablate")(ablate.ablate)
 app.command("lm-eval")(lm_eval.lm_eval)

@@ -1,18 +1,16 @@
-"""`python -m experiments.docs` writes docs/methods.md, the methods in README.md and the ablations in docs/papers.md."""
+"""`python -m experiments.docs` writes docs/methods.md and the methods in README.md; `kvjax results` the pages of docs/results."""
 
 import sys
 from pathlib import Path
 
-from experiments import ablation_summary
 from experiments.commands.methods import bytes_text, every_method
 from experiments.files import write_atomically
 from kvjax.catalogue import MethodInfo
 
 ROOT = Path(__file__).parents[1]
-PAGE, README, PAPERS = ROOT / "docs" / "methods.md", ROOT / "README.md", ROOT / "docs" / "papers.md"
-#: The lines of README.md between which the table of methods stands, and those of docs/papers.md for the ablations.
+PAGE, README = ROOT / "docs" / "methods.md", ROOT / "README.md"
+#: The lines of README.md between which the table of methods stands.
 BEGIN, END = "<!-- methods: python -m experiments.docs -->", "<!-- end of methods -->"
-ABLATIONS = "<!-- ablations: python -m experiments.docs -->", "<!-- end of ablations -->"
 
 _HEAD = """# Methods
 
@@ -98,16 +96,6 @@ def with_table(text: str) -> str:
     return between(text, table(), BEGIN, END, of="README.md")
 
 
-def with_ablations(text: str) -> str:
-    """docs/papers.md with its table of ablations."""
-    return between(text, ablation_summary.table(), *ABLATIONS, of="docs/papers.md")
-
-
-def ablation_pages() -> dict[Path, str]:
-    """The pages of ablations, as docs/ablations has them."""
-    return {ROOT / "docs" / "ablations" / path.name: path.read_text() for path in sorted(ablation_summary.FOLDER.glob("*.md"))}
-
-
 def between(text: str, new: str, begin: str, end: str, *, of: str) -> str:
     """The text with `new` between two marks.
 
@@ -122,13 +110,9 @@ def between(text: str, new: str, begin: str, end: str, *, of: str) -> str:
 
 
 def main() -> int:
-    """Write all of them."""
+    """Write both."""
     write_atomically(PAGE, page().encode())
     write_atomically(README, with_table(README.read_text()).encode())
-    write_atomically(PAPERS, with_ablations(PAPERS.read_text()).encode())
-    for path, text in ablation_pages().items():
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, text.encode())
     return 0
 
 

@@ -20,7 +20,7 @@ _FIGURES = ("ms_per_token", "seconds", "memory", "allocated_bytes")
 #: Fields that need not be there, and are numbers where they are.
 _TIMES = (
     "seconds_prefill", "seconds_compress", "seconds_per_token", "depth", "kv_footprint", "kv_peak", "pte", "pte_stored",
-    "answer_tokens", "seconds_to_first_token",
+    "answer_tokens", "seconds_to_first_token", "table_bytes",
 )  # fmt: skip
 
 
@@ -46,9 +46,8 @@ def result(row: Mapping[str, Any]) -> None:
     if len(measured) != 1:
         raise ValueError(f"expected a score or nll (one of them), got {' and '.join(measured) or 'neither'}")
     _each(row, measured, number)
-    _each(row, [name for name in ("text", "commit", "machine", "data") if row.get(name) is not None], text)
-    if "versions" in row:
-        words(row, "versions")
+    _each(row, [name for name in ("text", "split", "commit", "machine", "data") if row.get(name) is not None], text)
+    _each(row, [name for name in ("versions", "artefacts") if name in row], words)
 
 
 def trace(row: Mapping[str, Any]) -> None:

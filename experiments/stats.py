@@ -29,8 +29,10 @@ def share(scores: Sequence[float]) -> Estimate:
 
     Source: Wilson (1927), Probable inference, the law of succession, and statistical inference.
     """
-    n, z = len(scores), 1.96
-    p = math.fsum(scores) / n
+    return _wilson(math.fsum(scores) / len(scores), len(scores), 1.96)
+
+
+def _wilson(p: float, n: int, z: float) -> Estimate:
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(max(0.0, p * (1 - p)) / n + z * z / (4 * n * n))
     return Estimate(p, max(0.0, middle - half), min(1.0, middle + half), n)
@@ -46,12 +48,17 @@ def share_difference(mine: Sequence[float], other: Sequence[float]) -> Estimate:
     Source: Newcombe (1998), Improved confidence intervals for the difference between binomial proportions based on paired
     data, method 10 without the continuity correction.
     """
-    a, b = share(mine), share(other)
-    phi = _correlation(mine, other)
+    n = len(mine)
+    return newcombe(math.fsum(mine) / n, math.fsum(other) / n, correlation(mine, other), n)
+
+
+def newcombe(p: float, q: float, phi: float, n: int, z: float = 1.96) -> Estimate:
+    """The interval of `share_difference` from both means, their correlation and the number of pairs, at z deviations."""
+    a, b = _wilson(p, n, z), _wilson(q, n, z)
     below = _joined(a.mean - a.low, b.high - b.mean, phi)
     above = _joined(a.high - a.mean, b.mean - b.low, phi)
     d = a.mean - b.mean
-    return Estimate(d, max(-1.0, d - below), min(1.0, d + above), a.count)
+    return Estimate(d, max(-1.0, d - below), min(1.0, d + above), n)
 
 
 def mean_of(estimates: Sequence[Estimate]) -> Estimate:
@@ -88,7 +95,8 @@ def _joined(x: float, y: float, phi: float) -> float:
     return math.sqrt(max(0.0, x * x - 2 * phi * x * y + y * y))
 
 
-def _correlation(x: Sequence[float], y: Sequence[float]) -> float:
+def correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    """Pearson's of pairs; 0 where one side never varies."""
     mx, my = math.fsum(x) / len(x), math.fsum(y) / len(y)
     sx, sy = math.hypot(*(a - mx for a in x)), math.hypot(*(b - my for b in y))
     return 0.0 if min(sx, sy) < 1e-12 else math.fsum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / (sx * sy)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import kvjax
-from experiments import traces
+from experiments import leaks, traces
 from experiments.executors.executor import Executor, InProcess, Work
 from experiments.measure import measure
 from experiments.memory_maps import forget_programs
@@ -137,15 +137,22 @@ def measured(here: InProcess, work: Work) -> Iterator[tuple[dict[str, Any], Any]
     """(row, trace) of each cell of one prompt, the row with all that repeats it; without `work.trace` the second is None."""
     (task, mode), cells = here.plan.tasks[work.task], here.plan.cells
     example = make(here.lm, (work.index, work.seed, work.length, task, mode), here.ids)
+    if example.meta.get("data"):  # of the haystack `check` has seen all
+        leaks.refuse(cells, here.lm.decode([*example.compressed, *example.fed]), f"prompt {work.index} of {task.NAME}")
     common = identity(here.lm, here.text) | _origin(here.text) | {"seed": work.seed}
+    behind = {(cell.policy.in_full(), cell.budget): _behind(cell) for cell in cells}
     how = dict(needs=[cell.policy for cell in cells], prefills=here.prefills, trace=work.trace)
     for row, trace in measure(here.lm, task, example, [cells[i] for i in work.cells], **how):
-        yield common | row, trace
+        yield common | row | behind[row["policy_repr"], row["budget"]], trace
     forget_programs()
 
 
 def check(lm: Any, plan: Plan, haystack: Sequence[int], rows: Found) -> None:
-    """See that the first and the last prompt of every length and task fit the model, the policies and the data of `rows`."""
+    """See that the first and the last prompt of every length and task fit the model, the policies and the data of `rows`.
+
+    Where prompts are cut from the haystack, no artefact behind the policies may have read it.
+    """
+    haystacks = False
     for length in plan.lengths:
         for task, mode in plan.tasks:
             for index in sorted({0, plan.prompts - 1}):
@@ -157,6 +164,9 @@ def check(lm: Any, plan: Plan, haystack: Sequence[int], rows: Found) -> None:
                 for cell in plan.cells:
                     _check_policy(lm, cell, len(found.compressed))
                 rows.expect(found.task, found.meta.get("data"))
+                haystacks |= not found.meta.get("data")
+    if haystacks:
+        leaks.refuse(plan.cells, lm.decode(list(haystack)), "the text that this sweep cuts its prompts from")
 
 
 def _check_policy(lm: Any, cell: Named, tokens: int) -> None:
@@ -179,5 +189,11 @@ def make(lm: Any, prompt: tuple[int, int, int, Task, str], haystack: Sequence[in
     return found
 
 
+def _behind(cell: Named) -> dict[str, Any]:
+    """What the artefacts behind a cell read, where there are any."""
+    found = leaks.read_by(cell.policy)
+    return {"artefacts": found} if found else {}
+
+
 def _origin(text: Haystack) -> dict[str, Any]:
-    return {"text": text.source, "versions": versions(), "commit": commit(), "machine": machine()}
+    return {"text": text.source, "split": text.split, "versions": versions(), "commit": commit(), "machine": machine()}

@@ -13,8 +13,10 @@ from kvjax.allocate import (
     AttentionVariance,
     ExponentialDecay,
     HeadsMinMax,
+    HeadVariance,
     InverseVarianceSoftmax,
     LayersMinMax,
+    OverMean,
     Raw,
     Reciprocal,
     Uniform,
@@ -316,6 +318,31 @@ def test_layer_budgets_sum_exactly(length, share, seed):
         budget = np.asarray(run_stage(allocate, ranking, jnp.asarray([total], jnp.int32)))
         assert budget.sum() == 4 * 2 * total and budget.max() <= length
         assert budget.min() >= min(total, max(6, length // 100), length)
+
+
+def test_the_reciprocal_of_variances_over_their_mean_is_that_of_the_raw_ones():
+    """D2O-2 of the worked examples: head means 0.6 and 5.0, shares 0.892857 and 0.107143."""
+    variance = jnp.array([[[0.2, 0.6, 1.0]], [[2.0, 3.0, 10.0]]])
+    f = OverMean()(variance)
+    np.testing.assert_allclose(f[:, 0], np.array([0.6, 5.0]) / 2.8, rtol=1e-6)
+    for density in (OverMean(), Raw()):
+        w = Reciprocal()(density(variance))[:, 0]
+        np.testing.assert_allclose(w / w.sum(), [0.892857, 0.107143], rtol=1e-5)
+
+
+@pytest.mark.parametrize("length, total", [(96, 24), (60, 7), (96, 96)])
+def test_budgets_of_heads_share_as_their_variances_say(length, total):
+    ranking, _ = ranking_of([length], 4, 96, 5)
+    budget = np.asarray(run_stage(HeadVariance(), ranking, jnp.asarray([total], jnp.int32)))[:, 0]
+    assert budget.sum() == 4 * 2 * total and budget.max() <= length and budget.min() >= min(total, 6)
+    f = np.asarray(ranking.measured, np.float64)[:, 0].mean(-1)
+    weights = np.exp(-(f - f.min()) / (f.max() - f.min() + 1e-6))
+    order = np.argsort(-weights.ravel(), kind="stable")
+    assert (np.diff(budget.ravel()[order]) <= 0).all()
+    if total == 24:
+        want = weights / weights.sum() * 8 * total
+        inside = (want > 7) & (want < length - 1)
+        assert inside.all() and np.abs(budget - want).max() <= 1
 
 
 def test_whole_layers_keep_everything(pre):

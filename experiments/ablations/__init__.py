@@ -6,7 +6,7 @@ A script names its variants, what the paper reports for each, and nothing else; 
 from pathlib import Path
 
 #: Files of this folder that are no ablation.
-_SHARED = {"__init__", "ablation", "codebooks", "compare", "figure", "run"}
+_SHARED = {"__init__", "ablation", "artefacts", "compare", "figure", "page", "run"}
 
 
 def names() -> list[str]:

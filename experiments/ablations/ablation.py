@@ -2,7 +2,38 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+import kvjax
+from kvjax.artefacts.artefact import Artefact
+
+
+class Artefacts(Protocol):
+    """What a method knows of the model; with `changes` to its settings where a table varies them."""
+
+    def __call__(self, method: str, **changes: int | bool) -> Artefact: ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the variants of a table are made for.
+
+    Attributes:
+        layers, heads, groups, head_dim: of the model; `heads` are KV heads, `groups` query heads of each.
+        budget: as in `Policy`.   artefact: called when a variant's policy is built, and not before.
+    """
+
+    layers: int
+    heads: int
+    groups: int
+    head_dim: int
+    budget: int | float
+    artefact: Artefacts
+
+    @property
+    def queries(self) -> int:
+        """Query heads of a layer."""
+        return self.heads * self.groups
 
 
 @dataclass(frozen=True)
@@ -11,12 +42,12 @@ class Variant:
 
     Attributes:
         label: the paper's name of it.
-        policy: what we run for it.
+        policy: builds what we run for it.
         paper: what the paper reports, by its column; empty where it has no such row.
     """
 
     label: str
-    policy: Any
+    policy: Callable[[], kvjax.Policy]
     paper: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -31,16 +62,24 @@ class Ablation:
 
     Attributes:
         title, source: what it shows, and where it is published.
-        variants: (language model, budget) -> the rows.
+        variants: the rows for a setting.
         budget: the default budget, as in `Policy`.
-        tasks, question: defaults for `kvjax ablate`.
+        tasks, question, lengths, prompts: defaults for `kvjax ablate`; `prompts` as a pilot says that most orderings need
+            (`experiments.verdicts`).
         note: what differs from the paper's setting.
     """
 
     title: str
     source: str
-    variants: Callable[[Any, Any], Sequence[Variant]]
+    variants: Callable[[Setting], Sequence[Variant]]
     budget: int | float
     tasks: str = "needle,ppl"
-    question: str = "unseen"
+    question: str = "both"
+    lengths: tuple[int, ...] = (1024,)
+    prompts: int = 32
     note: str = ""
+
+
+def columns(names: Sequence[str], scores: Sequence[Any]) -> dict[str, float]:
+    """A row of a paper's table by its columns."""
+    return dict(zip(names, scores, strict=True))

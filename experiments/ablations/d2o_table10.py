@@ -1,22 +1,26 @@
 """D2O, table 10: important to recent tokens, five ratios."""
 
-from typing import Any
+from functools import partial
 
 import kvjax
-from experiments.ablations.ablation import Ablation, Variant
+from experiments.ablations.ablation import Ablation, Setting, Variant, columns
 from experiments.ablations.run import main
 
+COLUMNS = ("CoQA", "GSM8K", "TruthfulQA")
+PAPER = {
+    (3, 1): (57.92, 41.24, 44.92),
+    (2, 1): (57.68, 39.95, 41.49),
+    (1, 1): (56.87, 37.26, 26.72),
+    (1, 2): (54.90, 36.32, 36.47),
+    (1, 3): (54.58, 36.79, 34.52),
+}
 
-def variants(lm: Any, budget: int | float) -> list[Variant]:
+
+def variants(setting: Setting) -> list[Variant]:
     """N:M, the share of the cache for important tokens against that for recent ones."""
-    del lm
-    by = lambda n, m: kvjax.methods.d2o(budget=budget, ratio=(n, m))  # noqa: E731
     return [
-        Variant("3:1", by(3, 1), {"CoQA": 57.92, "GSM8K": 41.24, "TruthfulQA": 44.92}),
-        Variant("2:1", by(2, 1), {"CoQA": 57.68, "GSM8K": 39.95, "TruthfulQA": 41.49}),
-        Variant("1:1", by(1, 1), {"CoQA": 56.87, "GSM8K": 37.26, "TruthfulQA": 26.72}),
-        Variant("1:2", by(1, 2), {"CoQA": 54.90, "GSM8K": 36.32, "TruthfulQA": 36.47}),
-        Variant("1:3", by(1, 3), {"CoQA": 54.58, "GSM8K": 36.79, "TruthfulQA": 34.52}),
+        Variant(f"{n}:{m}", partial(kvjax.methods.d2o, budget=setting.budget, ratio=(n, m)), columns(COLUMNS, scores))
+        for (n, m), scores in PAPER.items()
     ]
 
 
@@ -25,6 +29,8 @@ ABLATION = Ablation(
     source="arXiv 2406.13035, table 10 (Llama-3-8B, 20%)",
     variants=variants,
     budget=0.2,
+    lengths=(512,),
+    prompts=96,
 )
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """D2O, table 11: how fast the merge threshold follows."""
 
-from typing import Any
+from functools import partial
 
 import kvjax
-from experiments.ablations.ablation import Ablation, Variant
+from experiments.ablations.ablation import Ablation, Setting, Variant, columns
 from experiments.ablations.run import main
 
 COLUMNS = ("CoQA", "GSM8K", "TruthfulQA")
@@ -16,11 +16,10 @@ PAPER = {
 }
 
 
-def variants(lm: Any, budget: int | float) -> list[Variant]:
+def variants(setting: Setting) -> list[Variant]:
     """beta, the weight of the newest similarities."""
-    del lm
     return [
-        Variant(f"beta {beta}", kvjax.methods.d2o(budget=budget, beta=beta), dict(zip(COLUMNS, scores, strict=True)))
+        Variant(f"beta {beta}", partial(kvjax.methods.d2o, budget=setting.budget, beta=beta), columns(COLUMNS, scores))
         for beta, scores in PAPER.items()
     ]
 
@@ -30,6 +29,8 @@ ABLATION = Ablation(
     source="arXiv 2406.13035, table 11 (Llama-3-8B, 20%)",
     variants=variants,
     budget=0.2,
+    lengths=(512,),
+    prompts=512,
 )
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 from experiments.ablations.ablation import Ablation, Variant  # noqa: E402
-from experiments.ablations.compare import scores  # noqa: E402
+from experiments.ablations.compare import kind, worths  # noqa: E402
 from experiments.rows import Row  # noqa: E402
-from experiments.stats import average, proportion  # noqa: E402
+from experiments.stats import average, share  # noqa: E402
 
 #: Okabe and Ito's blue for the paper, vermilion for ours.
 PAPER, OURS = "#0072B2", "#D55E00"
@@ -19,7 +19,7 @@ PAPER, OURS = "#0072B2", "#D55E00"
 
 def draw(ablation: Ablation, variants: Sequence[Variant], rows: Sequence[Row], path: Path) -> Path:
     """Write the PNG: variants from top to bottom, the paper's mean score beside each of our tasks with 95% intervals."""
-    found = scores(rows)
+    found = worths(rows)
     panels = 1 + len(found)
     labels = [variant.label for variant in variants]
     with plt.rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}):
@@ -30,7 +30,7 @@ def draw(ablation: Ablation, variants: Sequence[Variant], rows: Sequence[Row], p
         for axis, (task, by_label) in zip(axes[1:], found.items(), strict=True):
             estimates = [_estimate(task, by_label.get(label)) for label in labels]
             _bars(axis, [e and e.mean for e in estimates], estimates, OURS)
-            axis.set_title("ppl, nats/token (less is better)" if task == "ppl" else f"{task}, score %", fontsize=8)
+            axis.set_title("ppl, nats/token (less is better)" if kind(task) == "nats" else f"{task}, score %", fontsize=8)
         axes[0].set_yticks(range(len(labels)), labels)
         axes[0].invert_yaxis()
         figure.suptitle(ablation.title, fontsize=8)
@@ -43,7 +43,7 @@ def _estimate(task: str, by_prompt):
     if by_prompt is None:
         return None
     values = list(by_prompt.values())
-    return average([-x for x in values]) if task == "ppl" else proportion([x > 0.5 for x in values])
+    return average([-x for x in values]) if kind(task) == "nats" else share(values)
 
 
 def _bars(axis, means, estimates, colour: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from experiments import sweep as engine
 from experiments.ablations import names
-from experiments.ablations.ablation import Ablation
-from experiments.ablations.compare import markdown
+from experiments.ablations.ablation import Ablation, Artefacts, Setting
+from experiments.ablations.artefacts import Calibrated, given
+from experiments.ablations.page import markdown
 from experiments.entry import command
 from experiments.files import write_atomically
 from experiments.policies import Named
@@ -21,14 +22,20 @@ from experiments.traces import beside
 
 @dataclass(frozen=True)
 class Settings:
-    """How large an ablation is run; None takes the ablation's own default."""
+    """How large an ablation is run, None takes the ablation's own default; `artefacts`: folders that go before all others."""
 
-    lengths: tuple[int, ...]
-    prompts: int
+    lengths: tuple[int, ...] | None = None
+    prompts: int | None = None
     seed: int = 0
     budget: int | float | None = None
     tasks: str | None = None
     question: str | None = None
+    artefacts: tuple[Path, ...] = ()
+
+
+def setting(decoder: Any, budget: int | float, artefact: Artefacts) -> Setting:
+    """The setting of a model, from what has its sizes."""
+    return Setting(decoder.layers, decoder.heads, decoder.groups, decoder.head_dim, budget, artefact)
 
 
 def find(name: str) -> Ablation:
@@ -49,12 +56,12 @@ def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *,
 
     ablation = find(name)
     budget = ablation.budget if settings.budget is None else settings.budget
-    variants = list(ablation.variants(lm, budget))
+    variants = ablation.variants(setting(lm.decoder, budget, Calibrated(lm, given(settings.artefacts, lm), text.text)))
     plan = engine.Plan(
         tasks=parse_tasks(settings.tasks or ablation.tasks, settings.question or ablation.question),
-        lengths=settings.lengths,
-        policies=tuple(Named(v.label, budget, v.policy) for v in variants),
-        prompts=settings.prompts,
+        lengths=settings.lengths or ablation.lengths,
+        policies=tuple(Named(v.label, budget, v.policy()) for v in variants),
+        prompts=settings.prompts or ablation.prompts,
         seeds=(settings.seed,),
     )
     folder.mkdir(parents=True, exist_ok=True)

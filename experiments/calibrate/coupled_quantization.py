@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from experiments.calibrate.text import Report, described, stretches
+from experiments.calibrate.text import Report, artefact, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
-from kvjax.artefacts.artefact import Artefact, model_facts
+from kvjax.artefacts.artefact import Artefact
 from kvjax.calibrate.coupled import coupled_codebooks
 from kvjax.calibrate.gradients import gradients_of
 
@@ -29,8 +29,7 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
     found = gradients_of(lm, prompts, progress=partial(progress, "gradients"))
     fit = {name: x for name, x in settings.items() if name not in ("samples", "length")}
     tables = coupled_codebooks(found, seed=seed, progress=partial(progress, "codebooks"), **fit)
-    data = described(prompts, text.source)
-    return Artefact("coupled_quantization", model_facts(lm), data, {**settings, "seed": seed}, tables)
+    return artefact("coupled_quantization", lm, [text], prompts, {**settings, "seed": seed}, tables)
 
 
 def _check(lm: Any, settings: Mapping[str, Any]) -> None:

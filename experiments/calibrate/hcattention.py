@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from experiments.calibrate.text import Report, described, stretches
+from experiments.calibrate.text import Report, artefact, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
-from kvjax.artefacts.artefact import Artefact, model_facts
+from kvjax.artefacts.artefact import Artefact
 from kvjax.calibrate.codebooks import collect_keys, fit_codebooks
 
 #: `samples` stretches of `length` tokens; the others as `fit_codebooks`.
@@ -33,7 +33,7 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
         keys.append(collect_keys(lm, [ids]))
         progress("keys", len(keys), len(prompts))
     tables = fit_codebooks(np.concatenate(keys, 2), seed=seed, progress=partial(progress, "codebooks"), **fit)
-    return Artefact("hcattention", model_facts(lm), described(prompts, text.source), {**settings, "seed": seed}, tables)
+    return artefact("hcattention", lm, [text], prompts, {**settings, "seed": seed}, tables)
 
 
 def _check(lm: Any, settings: Mapping[str, Any]) -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.calibrate.text import Report, described, stretches
+from experiments.calibrate.text import Report, artefact, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
-from kvjax.artefacts.artefact import Artefact, model_facts
+from kvjax.artefacts.artefact import Artefact
 from kvjax.calibrate.heterocache import head_roles
 from kvjax.score import AvgPool
 
@@ -29,7 +29,7 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
     how = {name: x for name, x in settings.items() if name not in ("samples", "length", "kappa")}
     prompts = stretches(encode_plain(lm, text.text), settings["samples"], settings["length"])
     tables = head_roles(lm, prompts, pool=AvgPool(settings["kappa"]), progress=lambda *at: progress("samples", *at), **how)
-    return Artefact("heterocache", model_facts(lm), described(prompts, text.source), dict(settings), tables)
+    return artefact("heterocache", lm, [text], prompts, settings, tables)
 
 
 def _check(lm: Any, settings: Mapping[str, Any]) -> None:

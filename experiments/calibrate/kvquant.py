@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from experiments.calibrate.text import Report, described, stretches
+from experiments.calibrate.text import Report, artefact, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
-from kvjax.artefacts.artefact import Artefact, model_facts
+from kvjax.artefacts.artefact import Artefact
 from kvjax.calibrate.gradients import gradients_of
 from kvjax.calibrate.kvquant import kvquant_tables
 
@@ -31,7 +31,7 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
     found = gradients_of(lm, prompts, progress=partial(progress, "gradients"))
     fit = {name: settings[name] for name in ("kept", "each")}
     tables = kvquant_tables(found, bits=BITS, progress=partial(progress, "levels"), **fit)
-    return Artefact("kvquant", model_facts(lm), described(prompts, text.source), dict(settings), tables)
+    return artefact("kvquant", lm, [text], prompts, settings, tables)
 
 
 def _check(lm: Any, settings: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.calibrate.text import Report, described, stretches
+from experiments.calibrate.text import Report, artefact, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
 from kvjax.artefacts.artefact import Artefact
@@ -29,5 +29,4 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
     first = min(settings["first"], settings["length"] // 2)
     found = assign(lm, prompts[0], first=first, rewritten=settings["rewritten"])
     progress("patterns", 1, 1)
-    data, used = described(prompts, text.source), {**settings, **found.settings}
-    return Artefact("minference", found.model, data, used, found.tables)
+    return artefact("minference", lm, [text], prompts, {**settings, **found.settings}, found.tables)

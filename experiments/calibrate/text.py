@@ -1,10 +1,14 @@
 """Stretches of text as calibration samples."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.tasks.chat import encode_plain
+import numpy as np
+
+from experiments.passages import sketch
+from experiments.tasks.text import Haystack
+from kvjax.artefacts.artefact import Artefact, model_facts
 
 #: (stage, done, total): how a calibration tells how far it is.
 Report = Callable[[str, int, int], None]
@@ -22,14 +26,25 @@ def stretches(ids: Sequence[int], count: int, length: int) -> list[list[int]]:
     return [list(ids[i * step : i * step + length]) for i in range(count)]
 
 
-def topics(lm: Any) -> list[int]:
-    """Ids of the standard library's help topics: technical prose, unlike essays."""
-    from pydoc_data.topics import topics
-
-    return encode_plain(lm, "\n\n".join(topics[name] for name in sorted(topics)))
-
-
 def described(samples: Sequence[Sequence[int]], source: str) -> dict[str, Any]:
     """What an artefact's header says of its data."""
     digest = hashlib.sha256(b"".join(b"%d," % i for ids in samples for i in [*ids, -1])).hexdigest()
     return {"source": source, "sha256": digest, "samples": len(samples), "tokens": sum(map(len, samples))}
+
+
+def artefact(
+    method: str, lm: Any, texts: Sequence[Haystack], samples: Sequence[Sequence[int]],
+    settings: Mapping[str, Any], tables: Mapping[str, np.ndarray],
+) -> Artefact:  # fmt: skip
+    """An artefact that says which samples of which texts it read, and holds a sketch of those texts.
+
+    Args:
+        texts: what the samples were cut from; all of their passages count as read.
+    """
+    data = described(samples, ", ".join(text.source for text in texts)) | split_of(texts)
+    return Artefact(method, model_facts(lm), data, dict(settings), tables, sketch(*(text.text for text in texts)))
+
+
+def split_of(texts: Sequence[Haystack]) -> dict[str, str]:
+    """The texts' splits and digests, as an artefact's header has them."""
+    return {"split": ", ".join(text.split for text in texts), "text": ", ".join(text.digest for text in texts)}

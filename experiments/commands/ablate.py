@@ -21,22 +21,29 @@ def ablate(
     budget: Annotated[str | None, typer.Option(help="Slots per KV head, or the share kept; default: the table's own.")] = None,
     tasks: Annotated[str | None, typer.Option(help="Comma-separated tasks; default: the table's own.")] = None,
     question: Annotated[str | None, typer.Option(help="unseen, seen or both; default: the table's own.")] = None,
-    lengths: Annotated[str, typer.Option(help="Comma-separated context lengths in tokens.")] = "1024",
-    prompts: Annotated[int, typer.Option(min=1, max=MOST_PROMPTS, help="Prompts of each task and length.")] = 8,
+    lengths: Annotated[str | None, typer.Option(help="Comma-separated context lengths; default: the table's own.")] = None,
+    prompts: Annotated[
+        int | None, typer.Option(min=1, max=MOST_PROMPTS, help="Prompts of each task and length; default: the table's own.")
+    ] = None,
+    artefact: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder of an artefact, may be repeated; default: the built-in one, else calibrated now and kept."),
+    ] = None,
     seed: Seed = 0,
     text: TextFile = None,
     dtype: Dtype = "float32",
     json_file: JsonFile = None,
 ) -> None:
-    """Run one ablation table; a killed run goes on where it was."""
+    """Run one ablation table on any model; a killed run goes on where it was."""
     find(name)
     settings = Settings(
-        lengths=tuple(parse_length(part.strip()) for part in lengths.split(",")),
+        lengths=None if lengths is None else tuple(parse_length(part.strip()) for part in lengths.split(",")),
         prompts=prompts,
         seed=seed,
         budget=None if budget is None else parse_budget(budget),
         tasks=tasks,
         question=question,
+        artefacts=tuple(artefact or ()),
     )
     import models
 

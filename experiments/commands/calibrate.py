@@ -8,15 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from experiments.calibrate import find, names
-from experiments.console import JsonFile, ModelName, Seed, TextFile, err, out, progress, stages, write_json
+from experiments.console import JsonFile, ModelName, Seed, err, out, progress, stages, write_json
 from experiments.tasks.text import haystack
+from experiments.text_splits import calibration_text
 
 
 def calibrate(
     method: Annotated[str, typer.Argument(help=f"One of {', '.join(names())}.")],
     model: ModelName,
     folder: Annotated[Path, typer.Option("--out", help="Folder of the artefact; an artefact there is replaced.")],
-    text: TextFile = None,
+    text: Annotated[
+        Path | None, typer.Option(help="Text file, read whole; default: the documentation's calibration split.")
+    ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Prompts; default: the method's own.")] = None,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of the longest prompt; default: the method's own.")] = None,
     changes: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of the method's settings; may be repeated.")] = None,
@@ -31,7 +34,7 @@ def calibrate(
     from kvjax.artefacts.artefact import refuse_strangers, save
 
     refuse_strangers(folder)
-    source = haystack(text)
+    source = calibration_text() if text is None else haystack(text)
     with err.status(f"loading {model}"):
         lm = models.load(model, dtype="float32")
     if lm.tokenizer is None:

@@ -15,10 +15,11 @@ from experiments.commands.tasks import KNOWN, parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.cost import Cost, estimate
 from experiments.leaderboard.alone import Alone
-from experiments.leaderboard.cells import Cells, cells
+from experiments.leaderboard.cells import Cells, cells, without
 from experiments.leaderboard.plan import lines
 from experiments.leaderboard.run import run
 from experiments.leaderboard.write import CSV, PAGE, ROWS, write
+from experiments.leaks import refused
 from experiments.pages.charts import library
 from experiments.plan_words import parse_length, parse_seeds
 from experiments.policies import parse_budget, split_specs
@@ -59,6 +60,7 @@ def leaderboard(
     with err.status(f"loading {model}"):
         lm = models.load(model, dtype=dtype)
     found = cells(split_specs(methods) if methods else kvjax.methods.names(), shares, lm.decoder, at)
+    found = without(found, refused(found.measured, source.text, "the text that prompts are cut from"))
     timed = pairs if batched else tuple((Alone(task), mode) for task, mode in pairs)
     plan = engine.Plan(tasks=timed, lengths=at, policies=found.measured, prompts=prompts, seeds=seeds)
     cost = _cost(lm, plan, source, folder)

@@ -13,6 +13,7 @@ from experiments.tasks import (
     niah,
     paraphrase,
     ppl,
+    recall,
     ruler,
 )
 from experiments.tasks.answering import Answering, AnsweringInParts
@@ -32,8 +33,8 @@ from experiments.tasks.protocol import KVPRESS, OFFICIAL
 from experiments.tasks.sampled import SampledAnswering
 
 _GENERATED = (
-    needle, *ruler.tasks(), niah.GRID, niah.MULTI, keyvalue.KEY_VALUE, paraphrase.PARAPHRASE, paraphrase.LITERAL, intents.INTENTS,
-    gsm8k.GSM8K, math_exact.MATH,
+    needle, *ruler.tasks(), niah.GRID, niah.MULTI, keyvalue.KEY_VALUE, paraphrase.PARAPHRASE, paraphrase.LITERAL, recall.RECALL,
+    intents.INTENTS, gsm8k.GSM8K, math_exact.MATH,
 )  # fmt: skip
 _BENCHMARKS = (longbench, longbench_e, longbench_v2, infinitebench)
 _DATASETS = [task for made in _BENCHMARKS for protocol in (OFFICIAL, KVPRESS) for task in made.tasks(protocol=protocol)]

@@ -1,6 +1,7 @@
 """`kvjax train`: learn a method's gates from texts, the model frozen, or the model itself, and keep them as an artefact."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from experiments.calibrate.text import described
 from experiments.commands.calibrate import parse_settings
 from experiments.console import JsonFile, ModelName, Seed, err, out, write_json
+from experiments.passages import sketch
 from experiments.provenance import versions
+from experiments.text_splits import Split, drawn, splits
 from experiments.train import find, names
 from experiments.train.data import find as find_data
 from experiments.train.data import kinds
 from experiments.train.data import reads_text as data_reads_text
 from experiments.train.random_model import PREFIX, random_model
-from experiments.train.texts import Split, drawn, splits
 
 TrainText = Annotated[Path | None, typer.Option("--text", help="Text file to learn from; default: the standard library's.")]
 
@@ -63,7 +65,9 @@ def train(
         made = run(lm, learner, source, folder=beside(folder), **how)
     facts = {"steps": steps, "seed": seed, "length": length, "rows": rows, "parts": parts, "kvjax": versions()["kvjax"]}
     told = description(taught, texts["train"], kind)
-    artefact = artefact_of(lm, learner, made.weights, data=told, run=facts, dtype="float16" if half else "float32")
+    dtype = "float16" if half else "float32"
+    artefact = artefact_of(lm, learner, made.weights, data=told, run=facts, dtype=dtype)
+    artefact = replace(artefact, passages=sketch(texts["train"].text) if reads_text else "")
     save(artefact, folder)
     out.print(f"{artefact.origin} in {folder}", markup=False)
     graded = before_and_after(lm, learner, made.weights, other, seed)

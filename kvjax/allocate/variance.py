@@ -63,6 +63,18 @@ class Raw:
 
 
 @struct.dataclass
+class OverMean:
+    """F_l: the variances' mean over the query heads, divided by its mean over the layers.
+
+    Free of the prompt's scale, as `LayersMinMax`, and above zero, so that every rule of shares can read it.
+    """
+
+    def __call__(self, variance: Float[Array, "l b a"]) -> Float[Array, "l b"]:
+        f = variance.mean(-1)
+        return f / jnp.maximum(f.mean(0), 1e-12)
+
+
+@struct.dataclass
 class InverseVarianceSoftmax:
     """w_l = exp(-F_l). Source: D2O, arXiv 2406.13035, equation 5."""
 
@@ -74,7 +86,8 @@ class InverseVarianceSoftmax:
 class Reciprocal:
     """w_l = 1 / F_l, F floored at 1e-6.
 
-    Meant for Raw(): LayersMinMax() makes the smallest F zero, and its layer takes all it can hold.
+    Meant for OverMean() or Raw(), of which it makes the same: LayersMinMax() makes the smallest F zero, and its layer takes all it
+    can hold.
     """
 
     def __call__(self, f: Float[Array, "l b"]) -> Float[Array, "l b"]:
@@ -101,7 +114,7 @@ class AttentionVariance(Allocator):
 
     Args:
         shares: InverseVarianceSoftmax() (D2O), Reciprocal(), ExponentialDecay(rate).
-        density: variances per query head → F_l: LayersMinMax(), HeadsMinMax() (the release), Raw() (the paper's letter).
+        density: variances per query head → F_l: LayersMinMax(), OverMean(), HeadsMinMax() (the release), Raw() (the letter).
         sinks: sinks the selector keeps; a layer gets at least two slots more.
         floor_share: least share of the prompt a layer gets.
 
@@ -132,3 +145,30 @@ class AttentionVariance(Allocator):
             w = self.shares(self.density(f)).T
         budget = exact_alloc(w, mean_budget * layers, lo, hi)
         return jnp.minimum(budget.T[..., None], n)
+
+
+@struct.dataclass
+class HeadVariance(AttentionVariance):
+    """The rule of `AttentionVariance` over all KV heads of all layers instead of over layers.
+
+        S_lh ∝ shares(density(Var_j c_lh[j])), summing to layers · heads · mean_budget
+
+    c_lh are the column sums of the head's own query heads; the least a head gets is a layer's.
+
+    Example:
+        policy = kvjax.methods.d2o(budget=0.2).replace(allocate=HeadVariance())
+
+    Source: D2O, arXiv 2406.13035, appendix A.9, which carries the layers' rule over to heads. Differs: exact integers.
+    """
+
+    def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
+        n = held(ranking)
+        layers, rows, heads = n.shape
+        hi = n.transpose(1, 0, 2).reshape(rows, layers * heads)
+        low = jnp.floor(hi * self.floor_share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        lo = jnp.minimum(jnp.maximum(low, self.sinks + 2), jnp.minimum(mean_budget[:, None], hi))
+        with jax.enable_x64(True):
+            f = lax.convert_element_type(ranking.measured, jnp.float64).transpose(0, 2, 1, 3)
+            w = self.shares(self.density(f.reshape(layers * heads, rows, -1))).T
+        budget = exact_alloc(w, mean_budget * layers * heads, lo, hi)
+        return budget.reshape(rows, layers, heads).transpose(1, 0, 2)

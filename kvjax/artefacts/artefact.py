@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvjax.artefacts import tables
+from kvjax.artefacts import sources, tables
 from kvjax.protocols import LanguageModel
 
 #: Raised whenever a header's or a table's meaning changes.
@@ -33,9 +33,10 @@ class Artefact:
     Attributes:
         method: whose tables they are: a name of `kvjax.methods`.
         model: facts of the model they were made with (`model_facts`).
-        data: what it read: source, sha256, samples, tokens.
+        data: what it read: source, split, sha256, samples, tokens.
         settings: the hyper-parameters; of what was trained the budget, too.
         tables: the arrays, by name.
+        passages: a sketch of the text it read, by which a sweep tells that it is not evaluated on it; "" where that is not known.
     """
 
     method: str
@@ -43,6 +44,7 @@ class Artefact:
     data: Mapping[str, object]
     settings: Mapping[str, object]
     tables: Mapping[str, np.ndarray] = field(repr=False)
+    passages: str = field(default="", repr=False)
 
     @property
     def digest(self) -> str:
@@ -63,7 +65,7 @@ class Artefact:
         """All but the tables, and their digest, dtypes and shapes."""
         tables = {name: [str(x.dtype), list(x.shape)] for name, x in self.tables.items()}
         fields = {name: getattr(self, name) for name in ("method", "model", "data", "settings")}
-        return {"schema": SCHEMA, **fields, "tables": tables, "digest": self.digest}
+        return {"schema": SCHEMA, **fields, "tables": tables, "digest": self.digest, "passages": self.passages}
 
 
 #: What a method takes for one: itself, its folder, or the name of a model whose artefact is built in.
@@ -137,7 +139,7 @@ def load(folder: str | Path, method: str | None = None, lm: LanguageModel | None
         raise ValueError(f"{folder} has schema {header.get('schema')}, this version reads {SCHEMA}: calibrate or train again")
     shapes = {name: np.zeros(shape, dtype) for name, (dtype, shape) in header["tables"].items()}
     fields = {name: header[name] for name in ("method", "model", "data", "settings")}
-    found = Artefact(**fields, tables=tables.read(folder / "tables", shapes))
+    found = Artefact(**fields, tables=tables.read(folder / "tables", shapes), passages=header.get("passages", ""))
     if found.digest != header["digest"]:
         raise ValueError(f"{folder}: the tables are not those of the header (digest {found.digest}, not {header['digest']})")
     check(found, method, lm)
@@ -172,18 +174,23 @@ def _built_in(name: str, method: str) -> Artefact:
 def resolve(artefact: object, method: str, lm: LanguageModel | None = None) -> Artefact:
     """An Artefact as it is, the name of a model whose artefact is built in, or a folder → a checked Artefact.
 
+    What it read is noted: `kvjax.artefacts.sources` tells it of any policy with a stage that was made from it.
+
     Raises:
         TypeError: something else.   FileNotFoundError, ValueError: as `load`; ValueError for None, too.
     """
     if artefact is None:
         raise ValueError(f"{method} needs its weights, or an 'artefact': an Artefact or the folder of one that was made for it")
-    if isinstance(artefact, Artefact):
-        check(artefact, method, lm)
-        return artefact
-    if not isinstance(artefact, str | Path):
+    if not isinstance(artefact, Artefact | str | Path):
         raise TypeError(f"an artefact is an Artefact, a folder, or one of the built-in {built_in()}; got {artefact!r}")
+    found = artefact if isinstance(artefact, Artefact) else _from_disk(artefact, method)
+    check(found, method, lm)
+    if "name" in found.model:  # of no model it has no origin
+        sources.note(found.origin, found.data, found.passages)
+    return found
+
+
+def _from_disk(artefact: str | Path, method: str) -> Artefact:
     if (BUILT_IN / str(artefact) / method / "header.json").is_file():
-        found = _built_in(str(artefact), method)
-        check(found, method, lm)
-        return found
-    return load(artefact, method, lm)
+        return _built_in(str(artefact), method)
+    return load(artefact, method)

@@ -9,7 +9,6 @@ import pytest
 
 import experiments.docs as docs
 import kvjax
-from experiments import ablation_summary
 from kvjax import catalogue
 from tests.conftest import policy_of, prepared
 
@@ -108,8 +107,6 @@ def test_the_documentation_is_up_to_date():
     """`python -m experiments.docs` writes both files."""
     assert docs.PAGE.read_text() == docs.page()
     assert docs.README.read_text() == docs.with_table(docs.README.read_text())
-    assert docs.PAPERS.read_text() == docs.with_ablations(docs.PAPERS.read_text())
-    assert {path: path.read_text() for path in docs.ablation_pages()} == docs.ablation_pages()
 
 
 def test_a_readme_without_the_marks_is_refused():
@@ -117,15 +114,3 @@ def test_a_readme_without_the_marks_is_refused():
         docs.with_table("# kvjax\n")
     again = docs.with_table(f"a\n{docs.BEGIN}\nstale words\n{docs.END}\nb\n")
     assert "stale words" not in again and again.startswith("a\n") and again.endswith("\nb\n") and docs.with_table(again) == again
-
-
-def test_orderings_of_ablations_are_counted_from_their_pages(tmp_path):
-    (tmp_path / "a.md").write_text(
-        "**D2O: things** (arXiv 2406.13035, table 9 (Llama-3-8B, 20%))\n\n| x | 3.1 n=2 |\n\n"
-        "ppl: 1 of 3 orderings of the paper hold (paired over prompts)\n\n"
-        "- b > a (paper +5.38): agrees, +0.0377 ± 0.01\n- c > a (paper +6.34): agrees ?, +0.0311 ± 0.3\n"
-        "- c > b (paper +0.96): reversed, -0.0066 ± 0.001\n\n"
-        "needle unseen: 0 of 1 orderings of the paper hold (paired)\n\n- b > a (paper +1): equal, +0.0000 ± 0.0000\n"
-    )
-    lines = ablation_summary.table(tmp_path).splitlines()[2:]
-    assert lines[0].endswith("table 9 | ppl | 2 | 1 | 1 | 1 | 0 |") and lines[1].endswith("| needle unseen | 2 | 0 | 0 | 0 | 1 |")

@@ -213,7 +213,7 @@ def test_notes_name_commits_texts_data_and_labels(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("name", ["compresskv_table2", "compresskv_masking"])
+@pytest.mark.parametrize("name", ["d2o_table6", "hcattention_table3"])
 def test_an_ablations_file_is_repeated_by_ablate(name):
     """Its line, given to the command line's own parser, asks for the tasks, prompts and budget of the rows."""
     file = RESULTS / "ablations" / f"{name}.jsonl"

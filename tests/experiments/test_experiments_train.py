@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import kvjax
+from experiments import text_splits as texts
 from experiments.commands import train as command
 from experiments.tasks.text import Haystack, haystack
-from experiments.train import find, names, texts
+from experiments.train import find, names
 from experiments.train.data import find as find_data
 from experiments.train.data import kinds, passkeys
 from kvjax.artefacts.artefact import Artefact, load
@@ -37,8 +38,8 @@ def prose(tmp_path):
 def test_splits_are_apart_and_told_by_words_alone(prose, evaluated, tmp_path):
     found = texts.splits(prose)
     parts = {name: found[name].text.split("\n\n") for name in texts.SPLITS}
-    assert set(parts["train"]).isdisjoint(parts["held-out"]) and sum(map(len, parts.values())) == 200
-    assert 20 <= len(parts["held-out"]) <= 60
+    assert len(set().union(*map(set, parts.values()))) == sum(map(len, parts.values())) == 200
+    assert 20 <= len(parts["held-out"]) <= 60 and 20 <= len(parts["calibration"]) <= 60
     longer = tmp_path / "longer.txt"
     longer.write_text(PROSE.replace("\n\n", "  \n\n\n\n") + "\n\nOne more paragraph.")
     again = texts.splits(longer)
@@ -51,10 +52,10 @@ def test_paragraphs_of_evaluated_texts_are_left_out(prose, evaluated):
     paragraphs = PROSE.split("\n\n")
     inside = Haystack("Before it. " + " ".join(paragraphs[17].split()[:12]) + " and after it.", "evaluated")
     found = texts.splits(prose, evaluated=inside)
-    assert found["train"].dropped == 1 and paragraphs[17] not in found["train"].text + found["held-out"].text
+    assert found["train"].dropped == 1 and paragraphs[17] not in "".join(split.text for split in found.values())
     other = Haystack(" ".join(paragraphs[17].split()[:11]), "evaluated")
     assert texts.splits(prose, evaluated=other)["train"].dropped == 0
-    with pytest.raises(ValueError, match="no train paragraphs apart from"):
+    with pytest.raises(ValueError, match="no calibration paragraphs apart from"):
         texts.splits(prose, evaluated=Haystack(PROSE, "all of it"))
 
 

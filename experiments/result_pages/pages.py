@@ -1,0 +1,32 @@
+"""Every page of docs/results, by its name."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from experiments.ablations import names
+from experiments.files import write_atomically
+from experiments.result_pages import ablation, index, sweep
+
+FOLDER = Path(__file__).parents[2] / "docs" / "results"
+_FIRST = "Retrieval and perplexity of six methods at three budgets, from the README's first command."
+_PAPERS = "Methods of the four papers beside those that they are compared with, on a needle and on perplexity."
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "index": index.page,
+    "first": partial(sweep.page, "first", "First sweep", _FIRST),
+    "papers": partial(sweep.page, "papers", "The papers' methods", _PAPERS),
+    **{name: partial(ablation.page, name) for name in names()},
+}
+
+
+def write(name: str, folder: Path = FOLDER) -> Path:
+    """Make one page anew.
+
+    Raises:
+        ValueError: there is no page of that name.   OSError: it cannot be written.
+    """
+    if name not in PAGES:
+        raise ValueError(f"no page of results is called {name!r}; there are {', '.join(PAGES)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_atomically(folder / f"{name}.md", PAGES[name]().encode())

@@ -1,0 +1,51 @@
+"""The page of a sweep: its table, and what papers rank beside what was measured."""
+
+from pathlib import Path
+
+from experiments.ablations.compare import kind, worths
+from experiments.markdown_table import table
+from experiments.report import markdown, tables
+from experiments.report.words import difference
+from experiments.result_pages.standing import repeated, said, shown
+from experiments.rows import Row
+from experiments.verdicts import verdict
+
+ROOT = Path(__file__).parents[2]
+ROWS = ROOT / "experiments" / "results"
+#: A method, and one that its paper says it is better than.
+RANKED = (
+    ("compresskv", "snapkv"), ("d2o", "h2o"), ("heterocache", "snapkv"), ("snapkv", "h2o"), ("snapkv", "streaming_llm"),
+    ("h2o", "streaming_llm"), ("expected_attention", "snapkv"), ("keydiff", "streaming_llm"),
+)  # fmt: skip
+
+
+def page(name: str, title: str, about: str) -> str:
+    """docs/results/NAME.md."""
+    path = ROWS / f"{name}.jsonl"
+    rows = shown(path)
+    body = [markdown(found) for found in tables(rows)]
+    ranked = _ranked(rows)
+    heads = ["task", "better in its paper", "than", "budget", "ours", "n", "verdict"]
+    lines = [f"# {title}", "", f"{about} {said(rows)}", "", *body]
+    lines += ["## What the papers rank", "", *table(heads, ranked, texts=3), ""] if ranked else []
+    return "\n".join([*lines, "## Measured again", "", *repeated(rows, path, ROOT), ""])
+
+
+def _ranked(rows: list[Row]) -> list[list[str]]:
+    """Every pair of RANKED at every budget that both have, on every task."""
+    budgets = sorted({row["budget"] for row in rows}, reverse=True)
+    lines = []
+    for budget in budgets:
+        for task, by_policy in worths([row for row in rows if row["budget"] == budget]).items():
+            lines += [
+                _line(task, better, worse, budget, by_policy[better], by_policy[worse])
+                for better, worse in RANKED
+                if by_policy.get(better, {}).keys() & by_policy.get(worse, {}).keys()
+            ]
+    return sorted(lines, key=lambda line: (RANKED.index((line[1], line[2])), line[0] == "ppl", line[0]))
+
+
+def _line(task: str, better: str, worse: str, budget: float, mine: dict, other: dict) -> list[str]:
+    shared = sorted(mine.keys() & other.keys())
+    found = verdict([mine[prompt] for prompt in shared], [other[prompt] for prompt in shared], kind(task))
+    return [task, better, worse, f"{budget}", difference(found.difference, kind(task)), f"{len(shared)}", found.said]
