@@ -31,6 +31,7 @@ class LanguageModel:
         name: the source that was asked for.
         origin: the folder or file that the weights came from.
         eos: ids that end an answer by the model's own configs.
+        part: one device's part of the decoder, where the weights lie on several (`models.shard`).
     """
 
     params: PyTree
@@ -39,6 +40,7 @@ class LanguageModel:
     name: str = struct.field(pytree_node=False, default="")
     origin: str = struct.field(pytree_node=False, default="")
     eos: tuple[int, ...] = struct.field(pytree_node=False, default=())
+    part: Decoder | None = struct.field(pytree_node=False, default=None)
 
     def __repr__(self) -> str:
         """Its name and sizes in one line."""

@@ -1,0 +1,49 @@
+"""The mesh that a cache is spread over: devices in `rows` groups of rows, by `heads` groups of KV heads."""
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+ROWS, HEADS = "rows", "heads"
+#: One part of an array's first axis on every device: what each device holds by itself.
+EACH = PartitionSpec((ROWS, HEADS))
+
+
+def mesh(*, rows: int = 1, heads: int = 1, devices: object = None) -> Mesh:
+    """Devices in a grid: each of the `rows` groups holds some rows of a batch, each device of a group some KV heads of them.
+
+    Args:
+        rows, heads: how many groups of each.   devices: which (default: the first rows · heads of all, of every process).
+
+    Raises:
+        ValueError: fewer devices than that.
+
+    Example:
+        mesh = kvjax.mesh(rows=2, heads=4)
+    """
+    every = jax.devices() if devices is None else list(devices)
+    if min(rows, heads) < 1 or rows * heads > len(every):
+        raise ValueError(f"a mesh of {rows} x {heads} takes {rows * heads} devices, at least one; there are {len(every)}")
+    return Mesh(np.array(every[: rows * heads]).reshape(rows, heads), (ROWS, HEADS))
+
+
+def sizes(mesh: Mesh) -> tuple[int, int]:
+    """Groups of rows and groups of heads. Raises ValueError for a mesh of other axes."""
+    if tuple(mesh.axis_names) != (ROWS, HEADS):
+        raise ValueError(f"expected a mesh of the axes ({ROWS!r}, {HEADS!r}), as kvjax.mesh makes; got {mesh.axis_names}")
+    return mesh.shape[ROWS], mesh.shape[HEADS]
+
+
+def check_divides(mesh: Mesh, rows: int, heads: int) -> None:
+    """Raise ValueError where a mesh divides neither these rows nor these KV heads evenly."""
+    for what, has, into in (("rows", rows, sizes(mesh)[0]), ("KV heads", heads, sizes(mesh)[1])):
+        if has % into:
+            able = ", ".join(str(n) for n in range(1, has + 1) if has % n == 0)
+            raise ValueError(f"a mesh of {into} along {what.split()[-1]!r} does not divide {has} {what}: use {able}")
+
+
+def whole(x: jax.Array, mesh: Mesh) -> np.ndarray:
+    """All of an array that lies on a mesh, in this process, wherever its parts are."""
+    if x.is_fully_addressable:
+        return np.asarray(x)
+    return np.asarray(jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(x))
