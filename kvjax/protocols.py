@@ -32,7 +32,7 @@ class Decoder(Protocol):
 
 @runtime_checkable
 class DividedDecoder(Decoder, Protocol):
-    """One device's part of a decoder whose heads, columns and vocabulary are divided over a mesh axis; its sums are of all parts."""
+    """One device's part of a decoder that is divided over a mesh axis; the sums it gives are those of all parts."""
 
     windows: tuple[int | None, ...]
     rope: Rope

@@ -2,8 +2,8 @@
 
 from models.config import DecoderConfig
 from models.decoder import Decoder
-from models.divided import Divided, shard
-from models.language_model import LanguageModel, load, random
+from models.divided import Divided
+from models.language_model import LanguageModel, load, random, shard
 from models.rope import Rope
 from models.shared_layers import SharedDecoder, share_layers
 

@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.cache.mesh import HEADS, check_divides, sizes
 from models.decoder import Decoder
-from models.language_model import LanguageModel
 from models.layers import Block, linear
 
 _ROWS, _COLUMNS, _SAME = PartitionSpec(HEADS), PartitionSpec(None, HEADS), PartitionSpec()
@@ -96,21 +95,3 @@ def shardings(decoder: Decoder, mesh: Mesh) -> PyTree:
         return NamedSharding(mesh, _SAME if len(leaf.shape) < len(spec) else spec)
 
     return jax.tree_util.tree_map_with_path(where, skeleton)
-
-
-def shard(lm: LanguageModel, mesh: Mesh) -> LanguageModel:
-    """The model with its weights over the devices of a mesh; the same model to every call of the library.
-
-    Args:
-        lm: a language model.   mesh: from `kvjax.mesh`; groups of rows have all weights each.
-
-    Raises:
-        ValueError: a mesh that does not divide the KV heads or the MLP.
-
-    Example:
-        lm = models.shard(models.load("smollm2-135m"), kvjax.mesh(rows=2, heads=3))
-
-    Source: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3.
-    """
-    params = jax.tree.map(jax.device_put, lm.params, shardings(lm.decoder, mesh))
-    return lm.replace(params=params, part=divided(lm.decoder, sizes(mesh)[1]))

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 ROWS, HEADS = "rows", "heads"
 #: One part of an array's first axis on every device: what each device holds by itself.
@@ -44,6 +45,26 @@ def check_divides(mesh: Mesh, rows: int, heads: int) -> None:
 
 def whole(x: jax.Array, mesh: Mesh) -> np.ndarray:
     """All of an array that lies on a mesh, in this process, wherever its parts are."""
-    if x.is_fully_addressable:
-        return np.asarray(x)
-    return np.asarray(jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(x))
+    return np.asarray(x if x.is_fully_addressable else _everywhere(x, mesh))
+
+
+def of_process(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Arrays that lie on devices of several processes as arrays of this process alone; the others as they are."""
+    own = lambda x: x if x.is_fully_addressable else _everywhere(x, mesh).addressable_data(0)  # noqa: E731
+    return jax.tree.map(own, tree)
+
+
+def _everywhere(x: jax.Array, mesh: Mesh) -> jax.Array:
+    """All of x on every device of the mesh."""
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(x)
+
+
+def mesh_of(params: PyTree) -> Mesh | None:
+    """The mesh that a model's weights lie on; None where they are on one device."""
+    where = jax.tree.leaves(params)[0].sharding
+    return where.mesh if isinstance(where, NamedSharding) and tuple(where.mesh.axis_names) == (ROWS, HEADS) else None
+
+
+def by_heads(x: PyTree, mesh: Mesh | None) -> PyTree:
+    """Arrays [b, h, ...] with their KV heads over the devices of a group; as they are without a mesh."""
+    return x if mesh is None else jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, HEADS)))

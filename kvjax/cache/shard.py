@@ -12,7 +12,7 @@ from jaxtyping import Int32, PyTree
 from kvjax.cache.balance import balance
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import resize, stack
-from kvjax.cache.mesh import check_divides, sizes
+from kvjax.cache.mesh import check_divides, of_process, sizes
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.cache.sharded import ShardedCache
 from kvjax.placement.store import is_store, on_host
@@ -45,7 +45,7 @@ def shard(cache: KVCache | Sequence[KVCache], mesh: Mesh) -> ShardedCache:
     """The cache over the devices of a mesh: its rows by groups, its KV heads by the devices of a group.
 
     Every device gets a packed pool of its own regions alone, all pools of one size class. Heads are shared out anew in every layer,
-    so that devices hold as many slots as each other, however uneven heads are; a mesh of one head group leaves heads where they are.
+    so that devices hold as many slots as each other, however uneven heads are.
 
     Args:
         cache: from `compress`, `extend` or `decode`; or a cache for each row, where a retriever keeps a state.
@@ -59,7 +59,7 @@ def shard(cache: KVCache | Sequence[KVCache], mesh: Mesh) -> ShardedCache:
         cache = kvjax.shard(kvjax.compress(pre, policy), kvjax.mesh(rows=2, heads=4))
         out = kvjax.decode(models.shard(lm, cache.mesh), cache, policy)
     """
-    caches = [cache] if isinstance(cache, KVCache) else list(cache)
+    caches = of_process([cache] if isinstance(cache, KVCache) else list(cache), mesh)
     slots = np.concatenate([np.maximum(c.lengths, 1) for c in caches], 1)
     mine = assign(slots, mesh)
     for each in caches:

@@ -70,8 +70,9 @@ def _blocks(table: np.ndarray, counts: np.ndarray, block: int) -> Iterator[tuple
 
 
 def extend(
-    lm, cache: KVCache | ShardedCache, ids: object, policy: Policy, *, return_logits: bool = False, block: int = 512, reserve: Number = None
-) -> Extended:
+    lm, cache: KVCache | ShardedCache, ids: object, policy: Policy, *, return_logits: bool = False, block: int = 512,
+    reserve: Number = None,
+) -> Extended:  # fmt: skip
     """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
 
     Each token attends to everything held and to the tokens before it. A policy that evicts while decoding evicts after each

@@ -19,8 +19,8 @@ from jaxtyping import Array, Bool, Int32, PyTree
 from kvjax.cache.mesh import EACH, HEADS, ROWS, sizes, whole
 from kvjax.cache.sharded import ShardedCache
 from kvjax.decode.decoded import Decoded
-from kvjax.decode.sharded_room import check_sharded, make_sharded_room
 from kvjax.decode.routed import Routed, with_routes
+from kvjax.decode.sharded_room import check_sharded, make_sharded_room
 from kvjax.decode.step import Spec, run_block
 from kvjax.decode.token_loop import token_loop
 from kvjax.policy import Policy
@@ -38,7 +38,7 @@ class InBatch:
     """
 
     sampler: PyTree
-    order: Int32[Array, " rows"]
+    order: PyTree
     random = True
 
     def __call__(self, logits: Logits, key: Array) -> Int32[Array, " b"]:
@@ -56,13 +56,12 @@ def decode(
     specs = check_sharded(lm, cache, policy, new)
     roomy, padded_slots = make_sharded_room(cache, policy, new, reserve=reserve)
     if sampler.random:
-        sampler = InBatch(sampler=sampler, order=np.concatenate(cache.order))
+        sampler = InBatch(sampler=sampler, order=jnp.asarray(np.concatenate(cache.order), jnp.int32))
     spec, sampler, stop = _values((_spec(lm, cache, policy, padded_slots), sampler, stop))
     how = dict(mesh=cache.mesh, form=cache.form, specs=specs, width=power_of_two(new), keep_logits=keep_logits)
-    drawn = np.asarray(jax.random.key_data(key)), jax.random.key_impl(key)
-    run = lambda leaves, limit: _loop_sharded(  # noqa: E731
-        spec, lm.params, leaves, cache.heads, sampler, drawn[0], stop, np.int32(limit), impl=drawn[1], **how
-    )
+    how |= dict(impl=jax.random.key_impl(key))
+    data = np.asarray(jax.random.key_data(key))
+    run = lambda leaves, n: _loop_sharded(spec, lm.params, leaves, cache.heads, sampler, data, stop, np.int32(n), **how)  # noqa: E731
     # no step at all: whatever has to be compiled is, and the cache comes back as it was
     ready = jax.block_until_ready(run(roomy.leaves, 0))[0]
     began = time.perf_counter()
@@ -159,7 +158,9 @@ def _tree(params: PyTree, specs: tuple) -> PyTree:
 
 
 def _values(tree: PyTree) -> PyTree:
-    """Numbers as NumPy has them, which are the same on all devices of all processes."""
+    """Numbers as every process has them: where there are several, not as arrays of one device."""
+    if jax.process_count() == 1:
+        return tree
     plain = lambda x: np.asarray(x) if isinstance(x, jax.Array) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
     return jax.tree.map(plain, tree)
 
