@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 ROWS, HEADS = "rows", "heads"
@@ -28,14 +28,14 @@ def mesh(*, rows: int = 1, heads: int = 1, devices: object = None) -> Mesh:
     return Mesh(np.array(every[: rows * heads]).reshape(rows, heads), (ROWS, HEADS))
 
 
-def sizes(mesh: Mesh) -> tuple[int, int]:
+def sizes(mesh: Mesh | AbstractMesh) -> tuple[int, int]:
     """Groups of rows and groups of heads. Raises ValueError for a mesh of other axes."""
     if tuple(mesh.axis_names) != (ROWS, HEADS):
         raise ValueError(f"expected a mesh of the axes ({ROWS!r}, {HEADS!r}), as kvjax.mesh makes; got {mesh.axis_names}")
     return mesh.shape[ROWS], mesh.shape[HEADS]
 
 
-def check_divides(mesh: Mesh, rows: int, heads: int) -> None:
+def check_divides(mesh: Mesh | AbstractMesh, rows: int, heads: int) -> None:
     """Raise ValueError where a mesh divides neither these rows nor these KV heads evenly."""
     for what, has, into in (("rows", rows, sizes(mesh)[0]), ("KV heads", heads, sizes(mesh)[1])):
         if has % into:
@@ -61,7 +61,8 @@ def _everywhere(x: jax.Array, mesh: Mesh) -> jax.Array:
 
 def mesh_of(params: PyTree) -> Mesh | None:
     """The mesh that a model's weights lie on; None where they are on one device."""
-    where = jax.tree.leaves(params)[0].sharding
+    first = jax.tree.leaves(params)[0]
+    where = first.sharding if isinstance(first, jax.Array) and not isinstance(first, jax.core.Tracer) else None
     return where.mesh if isinstance(where, NamedSharding) and tuple(where.mesh.axis_names) == (ROWS, HEADS) else None
 
 

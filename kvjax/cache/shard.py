@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 from jaxtyping import Int32, PyTree
 
 from kvjax.cache.balance import balance
@@ -26,7 +26,7 @@ class Assignment:
     heads: Int32[np.ndarray, "devices l h"]
 
 
-def assign(slots: np.ndarray, mesh: Mesh) -> Assignment:
+def assign(slots: np.ndarray, mesh: Mesh | AbstractMesh) -> Assignment:
     """Rows to groups, then each group's heads to its devices, as even as `balance` makes it.
 
     Args:
