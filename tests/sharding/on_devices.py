@@ -108,7 +108,6 @@ def refused(lm, cache, policy, mesh) -> None:
     says("models.shard(lm, cache.mesh)", lambda: kvjax.decode(lm, sharded, policy))
     reads_some = policy.replace(retrieve=kvjax.retrieve.TopPages(token_budget=16, page_size=8))
     says("each head is read by itself", lambda: kvjax.decode(over, sharded, reads_some))
-    says("not cut into rows", lambda: kvjax.shard(cache.replace(retrieval=kvjax.cache.retriever_state.RetrieverState()), mesh))
 
 
 def sweep() -> None:
@@ -159,7 +158,9 @@ def methods() -> None:
         if name in ("kivi", "turboquant"):
             same(lm, kvjax.stack(alone), policy, both, within=1e-4)
         if name == "h2o":
-            says("of all KV heads of a layer", lambda: kvjax.shard(kvjax.stack(alone), both))  # noqa: B023
+            says("of all KV heads of a layer", partial(kvjax.shard, kvjax.stack(alone), both))
+        if name == "quest":
+            says("not cut into rows", partial(kvjax.shard, kvjax.stack(alone), rows))
 
 
 def families() -> None:
