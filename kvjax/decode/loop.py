@@ -61,29 +61,35 @@ def decode(
         TypeError, ValueError: a cache or policy that does not fit, a context overrun, sampling without a key.
     """
     new = check_new_tokens(max_new_tokens)
-    if isinstance(cache, ShardedCache):
-        how = dict(sampler=sampler, key=_key_for(sampler, key), stop=_stops(lm, stop), reserve=reserve)
-        return sharded.decode(lm, cache, policy, new, keep_logits=return_logits, **how)
+    run = sharded.decode if isinstance(cache, ShardedCache) else _decode
+    key, stops = _key_for(sampler, key), _stops(lm, stop)
+    return run(lm, cache, policy, new, keep_logits=return_logits, sampler=sampler, key=key, stop=stops, reserve=reserve)
+
+
+def _decode(
+    lm, cache: KVCache, policy: Policy, new: int, *, keep_logits: bool, sampler: object, key: jax.Array, stop: jax.Array,
+    reserve: int | float | None,
+) -> Decoded:  # fmt: skip
+    """`decode` on one device, its arguments resolved."""
     check_cache(lm, cache, policy, new)
-    key = _key_for(sampler, key)
     roomy, padded_slots = make_room(cache, policy, new, reserve=reserve)
     owned, read = jax.block_until_ready(roomy).split()
-    fixed, stops = Spec.of(lm.decoder, policy, padded_slots), _stops(lm, stop)
-    run = partial(_loop, fixed, lm.params, width=power_of_two(new), keep_logits=return_logits)
+    fixed = Spec.of(lm.decoder, policy, padded_slots)
+    run = partial(_loop, fixed, lm.params, width=power_of_two(new), keep_logits=keep_logits)
     # no step at all: whatever has to be compiled is, and the cache comes back as it was
-    ready = run(owned, read, sampler, key, stops, np.int32(0)).cache.adopted(owned)
+    ready = run(owned, read, sampler, key, stop, np.int32(0)).cache.adopted(owned)
     began = time.perf_counter()
-    end = run(ready, read, sampler, key, stops, np.int32(new))
+    end = run(ready, read, sampler, key, stop, np.int32(new))
     steps, cache = int(end.i), end.cache.adopted(roomy).joined(read)
     seconds = time.perf_counter() - began
     return Decoded(
         tokens=np.asarray(end.tokens)[:, :steps],
         lengths=np.asarray(end.lengths),
-        logits=end.logits[:, :steps] if return_logits else None,
+        logits=end.logits[:, :steps] if keep_logits else None,
         cache=cache,
         info=dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots),
         tokenizer=lm.tokenizer,
-        stop=tuple(np.asarray(stops).tolist()),
+        stop=tuple(np.asarray(stop).tolist()),
     )
 
 

@@ -3,6 +3,7 @@
 A case is a function whose assertions hold; how many devices there are is fixed when JAX starts, so that no test process can ask.
 """
 
+import importlib
 import re
 import sys
 from functools import partial
@@ -18,6 +19,7 @@ import kvjax
 import models
 from kvjax.stage import Allocator
 from models import llama
+from tests.decode_loop import copies
 from tests.sharding.toy import ids_of, toy_config
 
 NEW = 8
@@ -126,6 +128,25 @@ def sweep() -> None:
     assert kvjax.decode.__globals__["sharded"]._loop_sharded._cache_size() == 1
 
 
+def in_place() -> None:
+    """No device copies its pool: it goes in and comes out of the loop where it lies."""
+    lm, mesh, policy = toy(), kvjax.mesh(rows=2, heads=4), kvjax.methods.snapkv(budget=40)
+    cache = kvjax.compress(kvjax.prefill(lm, [ids_of(90, 0), ids_of(80, 1)], needs=policy), policy)
+    module, lowered = importlib.import_module("kvjax.decode.sharded"), []
+    run = module._loop_sharded
+
+    def looked_at(*args, **how):
+        lowered.append(run.lower(*args, **how))
+        return run(*args, **how)
+
+    module._loop_sharded = looked_at
+    out = kvjax.decode(models.shard(lm, mesh), kvjax.shard(cache, mesh), policy, max_new_tokens=NEW, stop=(), reserve=8000)
+    module._loop_sharded, slots = run, out.cache.slots
+    program = lowered[0].compile()
+    assert slots > 8000 and not copies(program, slots)
+    assert program.memory_analysis().alias_size_in_bytes >= sum(x.nbytes for x in jax.tree.leaves(out.cache.one.pools))
+
+
 def page() -> None:
     """The example of docs/sharding.md."""
     code = re.search(r"```python\n(.*?)```", Path("docs/sharding.md").read_text(), re.S)[1]
@@ -208,7 +229,7 @@ def process(index: str, port: str, rows: str, heads: str) -> None:
     assert np.abs(np.asarray(a) - b).max() <= 2e-5
 
 
-CASES = {f.__name__: f for f in (eight_devices, sweep, page, methods, families, real_model, process)}
+CASES = {f.__name__: f for f in (eight_devices, sweep, page, in_place, methods, families, real_model, process)}
 
 if __name__ == "__main__":
     for case in sys.argv[1].split("+"):
