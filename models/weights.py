@@ -49,8 +49,9 @@ def assemble(decoder: Decoder, names: dict[str, str], tensors: Tensors, dtype: s
     wanted = {_name(path, names): leaf.shape for path, leaf in leaves}
     _check(wanted, tensors, tied=names["head.weight"] if decoder.config.tied else None)
     places = [None] * len(leaves) if where is None else jax.tree.leaves(where)
-    values = [_placed(_read(tensors, name, dtype), place) for name, place in zip(wanted, places, strict=True)]
-    finite = jax.device_get([_finite(value) for value in values])
+    placed = [_placed(_read(tensors, name, dtype), place) for name, place in zip(wanted, places, strict=True)]
+    values, finite = zip(*placed, strict=True)
+    finite = jax.device_get(finite)
     if bad := [name for name, good in zip(wanted, finite, strict=True) if not good]:
         reason = "the file is damaged" + (", or they exceed float16: try bfloat16" if dtype == "float16" else "")
         raise ValueError(f"{tensors.origin}: weights are NaN or infinite ({reason}): {_some(bad)}")
@@ -101,9 +102,12 @@ def _read(tensors: Tensors, name: str, dtype: str) -> np.ndarray:
         return value.astype(jnp.dtype(dtype), copy=False)
 
 
-def _placed(value: np.ndarray, place: jax.sharding.Sharding | None) -> jax.Array:
-    """A tensor on its devices; a process makes the parts of its own."""
-    return jnp.asarray(value) if place is None else jax.make_array_from_callback(value.shape, place, value.__getitem__)
+def _placed(value: np.ndarray, place: jax.sharding.Sharding | None) -> tuple[jax.Array, jax.Array | np.bool_]:
+    """A tensor on its devices, a process making the parts of its own, and whether it is finite: asked where it is whole."""
+    if place is None:
+        whole = jnp.asarray(value)
+        return whole, _finite(whole)
+    return jax.make_array_from_callback(value.shape, place, value.__getitem__), np.isfinite(value).all()
 
 
 @jax.jit

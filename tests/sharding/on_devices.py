@@ -232,5 +232,7 @@ def process(index: str, port: str, rows: str, heads: str) -> None:
 CASES = {f.__name__: f for f in (eight_devices, sweep, page, in_place, methods, families, real_model, process)}
 
 if __name__ == "__main__":
+    # Programs that wait for each other's devices share this machine's few threads: one at a time.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     for case in sys.argv[1].split("+"):
         partial(CASES[case], *sys.argv[2:])()
