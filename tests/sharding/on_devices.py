@@ -6,6 +6,7 @@ A case is a function whose assertions hold; how many devices there are is fixed 
 import importlib
 import re
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -128,6 +129,32 @@ def sweep() -> None:
     assert kvjax.decode.__globals__["sharded"]._loop_sharded._cache_size() == 1
 
 
+def experiment() -> None:
+    """`kvjax sweep` measures over two devices what it measures on one."""
+    from experiments import sweep as engine
+    from experiments.policies import parse_policy
+    from experiments.rows import RowFile
+    from experiments.tasks import needle, ppl
+    from experiments.tasks.answering import Answering
+    from experiments.tasks.text import Haystack
+    from tests.experiments.conftest import TEXT, lines, made_talker
+
+    lm, text = made_talker(), Haystack(TEXT, "toy")
+    cells = tuple(parse_policy(*cell) for cell in [("keydiff", 40), ("snapkv:window=8", 0.25)])
+    plan = engine.Plan(((Answering(needle), "unseen"), (ppl, "-")), (420,), cells, prompts=1)
+    found = []
+    for m in (lm, models.shard(lm, kvjax.mesh(heads=2))):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "rows.jsonl"
+            with RowFile(path, engine.identity(m, text)) as rows:
+                assert engine.run(m, plan, text, rows) == plan.total == 6
+            found.append(lines(path))
+    for one, over in zip(*found, strict=True):
+        same_fields = [name for name in ("task", "policy", "kept_slots", "allocated_bytes", "answer", "score") if name in one]
+        assert [one[name] for name in same_fields] == [over[name] for name in same_fields]
+        assert "nll" not in one or abs(one["nll"] - over["nll"]) < 1e-4
+
+
 def in_place() -> None:
     """No device copies its pool: it goes in and comes out of the loop where it lies."""
     lm, mesh, policy = toy(), kvjax.mesh(rows=2, heads=4), kvjax.methods.snapkv(budget=40)
@@ -229,7 +256,7 @@ def process(index: str, port: str, rows: str, heads: str) -> None:
     assert np.abs(np.asarray(a) - b).max() <= 2e-5
 
 
-CASES = {f.__name__: f for f in (eight_devices, sweep, page, in_place, methods, families, real_model, process)}
+CASES = {f.__name__: f for f in (eight_devices, sweep, experiment, page, in_place, methods, families, real_model, process)}
 
 if __name__ == "__main__":
     # Programs that wait for each other's devices share this machine's few threads: one at a time.

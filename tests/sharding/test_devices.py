@@ -34,7 +34,7 @@ def test_tokens_bytes_and_balance_on_eight_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["sweep+page+in_place", "methods", "families", "real_model"])
+@pytest.mark.parametrize("case", ["sweep+experiment", "page+in_place", "methods", "families", "real_model"])
 def test_on_eight_devices(case):
     holds(start(8, case))
 
