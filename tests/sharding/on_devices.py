@@ -39,9 +39,9 @@ class Zipf(Allocator):
         return jnp.broadcast_to(jnp.maximum(slots, 2), (layers, rows, heads)).astype(jnp.int32)
 
 
-def toy(seed: int = 0, **changes) -> models.LanguageModel:
+def toy(seed: int = 0, layers: int = 2, **changes) -> models.LanguageModel:
     """A model of four KV heads."""
-    config = toy_config(num_hidden_layers=4, num_key_value_heads=4, num_attention_heads=8, **changes)
+    config = toy_config(num_hidden_layers=layers, num_key_value_heads=4, num_attention_heads=8, **changes)
     return models.random(llama.config(config), seed=seed)
 
 
@@ -77,7 +77,7 @@ def bytes_are_counted(sharded: kvjax.ShardedCache, mesh) -> None:
 
 def eight_devices() -> None:
     """Rows by two, heads by four: tokens, bytes, balance; and a second budget runs the programs of the first."""
-    lm, mesh = toy(), kvjax.mesh(rows=2, heads=4)
+    lm, mesh = toy(layers=4), kvjax.mesh(rows=2, heads=4)
     policy = kvjax.methods.snapkv(budget=40).replace(allocate=Zipf())
     pre = kvjax.prefill(lm, [ids_of(90 - 7 * row, row) for row in range(4)], needs=policy)
     cache = kvjax.compress(pre, policy)
@@ -120,12 +120,12 @@ def sweep() -> None:
     prompts = [ids_of(90 - 7 * row, row) for row in range(4)]
     pre, alone = (kvjax.prefill(m, prompts, needs=policy) for m in (over, lm))
     assert {x.data.shape[1] for x in pre.rows[0].k[0].addressable_shards} == {1}  # of four KV heads
-    for budget in (40, 36, 30, 20):
+    for budget in (40, 30, 20):
         mine = policy.replace(budget=budget)
         want = kvjax.decode(lm, kvjax.compress(alone, mine, reserve=40), mine, max_new_tokens=NEW, stop=(), reserve=40)
         cache = kvjax.shard(kvjax.compress(pre, mine, reserve=40), mesh)
         got = kvjax.decode(over, cache, mine, max_new_tokens=NEW, stop=(), reserve=40)
-        assert got.tokens.tolist() == want.tokens.tolist() and cache.imbalance <= 0.10
+        assert got.tokens.tolist() == want.tokens.tolist()
     assert kvjax.decode.__globals__["sharded"]._loop_sharded._cache_size() == 1
 
 
@@ -182,13 +182,11 @@ def page() -> None:
     assert scope["out"].tokens.shape == (2, 8) and set(scope["cache"].nbytes_by_device) == set(range(8))
 
 
-#: Policies that evict or merge while decoding, that keep a retriever's state, that code slots one by one, in pages, with a tail.
+#: Policies that evict while decoding, that keep a retriever's state, that code slots in pages and keep exact ones beside.
 ROWS = {
     "h2o": partial(kvjax.methods.h2o, budget=40),
-    "d2o": partial(kvjax.methods.d2o, budget=40),
     "quest": partial(kvjax.methods.quest, token_budget=32, page_size=8),
     "kivi": partial(kvjax.methods.kivi, key_group=8, value_group=16, residual=16),
-    "turboquant": kvjax.methods.turboquant,
 }
 
 
@@ -203,7 +201,7 @@ def methods() -> None:
         want = kvjax.decode(lm, kvjax.stack(alone), policy, max_new_tokens=NEW, stop=())
         got = kvjax.decode(over, kvjax.shard(alone, rows), policy, max_new_tokens=NEW, stop=())
         assert got.tokens.tolist() == want.tokens.tolist() and (got.cache.lengths == want.cache.lengths).all(), name
-        if name in ("kivi", "turboquant"):
+        if name == "kivi":
             same(lm, kvjax.stack(alone), policy, both, within=1e-4)
         if name == "h2o":
             says("of all KV heads of a layer", partial(kvjax.shard, kvjax.stack(alone), both))
