@@ -48,10 +48,13 @@ def whole(x: jax.Array, mesh: Mesh) -> np.ndarray:
     return np.asarray(x if x.is_fully_addressable else _everywhere(x, mesh))
 
 
-def of_process(tree: PyTree, mesh: Mesh) -> PyTree:
+def of_process(tree: PyTree) -> PyTree:
     """Arrays that lie on devices of several processes as arrays of this process alone; the others as they are."""
-    own = lambda x: x if x.is_fully_addressable else _everywhere(x, mesh).addressable_data(0)  # noqa: E731
-    return jax.tree.map(own, tree)
+
+    away = lambda x: isinstance(x, jax.Array) and not x.is_fully_addressable  # noqa: E731
+    if not any(map(away, jax.tree.leaves(tree))):
+        return tree
+    return jax.tree.map(lambda x: _everywhere(x, x.sharding.mesh).addressable_data(0) if away(x) else x, tree)
 
 
 def _everywhere(x: jax.Array, mesh: Mesh) -> jax.Array:

@@ -59,7 +59,7 @@ def shard(cache: KVCache | Sequence[KVCache], mesh: Mesh) -> ShardedCache:
         cache = kvjax.shard(kvjax.compress(pre, policy), kvjax.mesh(rows=2, heads=4))
         out = kvjax.decode(models.shard(lm, cache.mesh), cache, policy)
     """
-    caches = of_process([cache] if isinstance(cache, KVCache) else list(cache), mesh)
+    caches = of_process([cache] if isinstance(cache, KVCache) else list(cache))
     slots = np.concatenate([np.maximum(c.lengths, 1) for c in caches], 1)
     mine = assign(slots, mesh)
     for each in caches:
