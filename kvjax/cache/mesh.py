@@ -1,6 +1,10 @@
 """The mesh that a cache is spread over: devices in `rows` groups of rows, by `heads` groups of KV heads."""
 
+from collections.abc import Callable
+from functools import cache
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
@@ -50,7 +54,6 @@ def whole(x: jax.Array, mesh: Mesh) -> np.ndarray:
 
 def of_process(tree: PyTree) -> PyTree:
     """Arrays that lie on devices of several processes as arrays of this process alone; the others as they are."""
-
     away = lambda x: isinstance(x, jax.Array) and not x.is_fully_addressable  # noqa: E731
     if not any(map(away, jax.tree.leaves(tree))):
         return tree
@@ -59,7 +62,13 @@ def of_process(tree: PyTree) -> PyTree:
 
 def _everywhere(x: jax.Array, mesh: Mesh) -> jax.Array:
     """All of x on every device of the mesh."""
-    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(x)
+    return _gatherer(mesh)(x)
+
+
+@cache
+def _gatherer(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    """The program of a mesh that brings an array everywhere."""
+    return jax.jit(jnp.asarray, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def mesh_of(params: PyTree) -> Mesh | None:

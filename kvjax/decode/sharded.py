@@ -63,7 +63,8 @@ def decode(
     data = np.asarray(jax.random.key_data(key))
     run = lambda leaves, n: _loop_sharded(spec, lm.params, leaves, cache.heads, sampler, data, stop, np.int32(n), **how)  # noqa: E731
     # no step at all: whatever has to be compiled is, and the cache comes back as it was
-    ready = jax.block_until_ready(run(roomy.leaves, 0))[0]
+    ready, *_, steps = jax.block_until_ready(run(roomy.leaves, 0))
+    whole(steps, cache.mesh)
     began = time.perf_counter()
     leaves, tokens, lengths, logits, steps = run(ready, new)
     taken = int(whole(steps, cache.mesh).max())
