@@ -15,6 +15,7 @@ from experiments.full_cache import full_nbytes
 from experiments.policies import Named
 from experiments.prefills import Afresh
 from experiments.tasks.example import Example
+from kvjax.cache.mesh import mesh_of
 
 
 def measure(
@@ -64,7 +65,7 @@ def _answer(lm: Any, task: Any, pre: Any, example: Example, *, group: list[Named
         facts.append({"seconds_compress": time.perf_counter() - began} | _bytes(lm, pre, cache) | _tables(cell))
         seen.append(traces.of_cache(cache, pre.lengths[0]) if trace else None)
         caches.append(cache)
-    batch = kvjax.stack(caches) if len(caches) > 1 else caches[0]
+    batch = over_devices(lm, kvjax.stack(caches) if len(caches) > 1 else caches[0])
     began = time.perf_counter()
     found = task.measure(lm, pre, batch, group[0].policy, example)
     spent = {"seconds_per_token": (time.perf_counter() - began) / example.room / len(group), "rows": len(group)}
@@ -72,6 +73,12 @@ def _answer(lm: Any, task: Any, pre: Any, example: Example, *, group: list[Named
         drift = {"drift": one.pop("drift")} if "drift" in one else {}
         cost = of_row(lm, fact, one.pop("spent")) if "spent" in one else {}
         yield fact | one | cost | spent | {"peak_bytes": peak_bytes()}, None if shown is None else shown | drift
+
+
+def over_devices(lm: Any, cache: kvjax.KVCache) -> kvjax.KVCache | kvjax.ShardedCache:
+    """The cache where the model's weights are: over their mesh, where they lie on one (`models.shard`)."""
+    mesh = mesh_of(lm.params)
+    return cache if mesh is None else kvjax.shard(cache, mesh)
 
 
 def peak_bytes() -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import kvjax
 from experiments.page import kept_mask
 from experiments.rows import IDENTITY, KEY, Row, RowFile, key
 from kvjax.retrieve.pivot_state import PivotState
@@ -75,6 +76,8 @@ def of_retrieval(cache: Any, policy: Any, row: int = 0) -> dict[str, Any]:
         `policy.retrieve.traced`).   pivots: [layer, head] each.   medians: median overlap of each window, [pivots][windows], None
         where the window was not judged; below theta the satellites were fetched.   refreshes: fetches that arrived, by pivot.
     """
+    if isinstance(cache, kvjax.ShardedCache):  # no retriever keeps a state over devices that share heads
+        return {}
     state, refresh = cache.retrieval, policy.retrieve
     if not isinstance(state, PivotState):
         return {}

@@ -21,7 +21,7 @@ from kvjax import (
     train,
 )
 from kvjax.by_layer import by_layer
-from kvjax.cache import KVCache, stack
+from kvjax.cache import KVCache, ShardedCache, mesh, shard, stack
 from kvjax.cache_file import load_cache, save_cache
 from kvjax.compress import PromptScores, compress, score_prompt, scores
 from kvjax.decode import Decoded, Extended, Greedy, Sample, decode, extend, stream
@@ -35,8 +35,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AfterPrefill", "CausalAttention", "Decoded", "Every", "Extended", "Greedy", "KVCache", "MInference", "Policy", "Prefilled",
-    "PromptScores", "Sample", "StarAttention", "WhenFull", "allocate", "by_layer", "codec", "compress", "core", "decode",
-    "encode", "episodes", "evidence", "extend", "gates", "generate", "load_cache", "load_prefilled", "merge", "methods",
-    "placement", "prefill", "probe", "retrieve", "save_cache", "save_prefilled", "score", "score_prompt", "scores", "second_pass",
-    "select", "stack", "stream", "tiers", "train",
+    "PromptScores", "Sample", "ShardedCache", "StarAttention", "WhenFull", "allocate", "by_layer", "codec", "compress", "core",
+    "decode", "encode", "episodes", "evidence", "extend", "gates", "generate", "load_cache", "load_prefilled", "merge", "mesh",
+    "methods", "placement", "prefill", "probe", "retrieve", "save_cache", "save_prefilled", "score", "score_prompt", "scores",
+    "second_pass", "select", "shard", "stack", "stream", "tiers", "train",
 ]  # fmt: skip

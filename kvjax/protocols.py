@@ -3,7 +3,7 @@
 They are structural types: `models` has the library's own, and another implementation with these names works as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, PyTree
@@ -28,6 +28,20 @@ class Decoder(Protocol):
     heads: int
     groups: int
     head_dim: int
+
+
+@runtime_checkable
+class DividedDecoder(Decoder, Protocol):
+    """One device's part of a decoder that is divided over a mesh axis; the sums it gives are those of all parts."""
+
+    windows: tuple[int | None, ...]
+    rope: Rope
+
+    def embed(self, params: PyTree, tokens: Array) -> Array: ...
+
+    def layer(self, weights: PyTree, x: Array, positions: Array, attend: Callable) -> tuple[Array, PyTree]: ...
+
+    def unembed(self, params: PyTree, x: Array) -> Array: ...
 
 
 @runtime_checkable

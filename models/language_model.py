@@ -5,12 +5,15 @@ from typing import Any
 
 import jax
 from flax import struct
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from kvjax.cache.mesh import sizes
 from kvjax.short_repr import attempt, counted, megabytes, one_line
 from models import weights
 from models.config import DecoderConfig
 from models.decoder import Decoder
+from models.divided import divided, shardings
 from models.families import family_of
 from models.files import read_json
 from models.gguf_file import GGUFFile
@@ -31,6 +34,7 @@ class LanguageModel:
         name: the source that was asked for.
         origin: the folder or file that the weights came from.
         eos: ids that end an answer by the model's own configs.
+        part: one device's part of the decoder, where the weights lie on several (`models.shard`).
     """
 
     params: PyTree
@@ -39,6 +43,7 @@ class LanguageModel:
     name: str = struct.field(pytree_node=False, default="")
     origin: str = struct.field(pytree_node=False, default="")
     eos: tuple[int, ...] = struct.field(pytree_node=False, default=())
+    part: Decoder | None = struct.field(pytree_node=False, default=None)
 
     def __repr__(self) -> str:
         """Its name and sizes in one line."""
@@ -81,22 +86,26 @@ class LanguageModel:
         return self.tokenizer
 
 
-def load(source: str | Path, dtype: Any = "float32", *, tokenizer: str | Path | None = None) -> LanguageModel:
+def load(
+    source: str | Path, dtype: Any = "float32", *, tokenizer: str | Path | None = None, mesh: Mesh | None = None
+) -> LanguageModel:
     """Load a Llama, Mistral, Qwen2 or Qwen3 checkpoint.
 
     Args:
         source: a Hugging Face folder or hub id, a .gguf file, or "smollm2-135m".
         dtype: float32, bfloat16 or float16, of every parameter.
         tokenizer: a folder to take the tokenizer from instead.
+        mesh: devices to put the weights on, tensor by tensor as they are read, as `shard` lays them out.
 
     Raises:
         FileNotFoundError: nothing there, and nothing to be fetched.
-        ValueError: an architecture, config field, tensor, dtype or tokenizer that is not supported; with what to do.
+        ValueError: an architecture, config field, tensor, dtype or tokenizer that is not supported; a mesh that does not divide
+            the model; with what to do.
     """
     dtype = weights.dtype_name(dtype)
     path = resolve(source)
     build = _from_gguf if path.is_file() else _from_folder
-    return build(path, dtype, _given(tokenizer)).replace(name=str(source))
+    return build(path, dtype, _given(tokenizer), mesh).replace(name=str(source))
 
 
 def random(config: DecoderConfig, seed: int = 0, dtype: Any = "float32") -> LanguageModel:
@@ -105,6 +114,34 @@ def random(config: DecoderConfig, seed: int = 0, dtype: Any = "float32") -> Lang
     return LanguageModel(
         decoder.init(jax.random.key(seed), weights.dtype_name(dtype)), decoder, name=f"random-{seed}", origin="random"
     )
+
+
+def shard(lm: LanguageModel, mesh: Mesh) -> LanguageModel:
+    """The model with its weights over the devices of a mesh; the same model to every call of the library.
+
+    Args:
+        lm: a language model.   mesh: from `kvjax.mesh`; groups of rows have all weights each.
+
+    Raises:
+        ValueError: a mesh that does not divide the KV heads or the MLP.
+
+    Example:
+        lm = models.shard(models.load("smollm2-135m"), kvjax.mesh(rows=2, heads=3))
+
+    Source: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3.
+    """
+    params = jax.tree.map(jax.device_put, lm.params, _places(lm.decoder, mesh))
+    return lm.replace(params=params, part=_part(lm.decoder, mesh))
+
+
+def _places(decoder: Decoder, mesh: Mesh | None) -> PyTree:
+    """Where each parameter lies; None without a mesh."""
+    return None if mesh is None else shardings(decoder, mesh)
+
+
+def _part(decoder: Decoder, mesh: Mesh | None) -> Decoder | None:
+    """One device's part of the decoder."""
+    return None if mesh is None else divided(decoder, sizes(mesh)[1])
 
 
 def _given(folder: str | Path | None) -> Tokenizer | None:
@@ -116,22 +153,22 @@ def _given(folder: str | Path | None) -> Tokenizer | None:
     return found
 
 
-def _from_folder(folder: Path, dtype: str, given: Tokenizer | None) -> LanguageModel:
+def _from_folder(folder: Path, dtype: str, given: Tokenizer | None, mesh: Mesh | None) -> LanguageModel:
     hf = read_json(folder / "config.json")
     family, tensors = family_of(hf), SafetensorsFolder(folder)
     check_sizes(hf, tensors)
     decoder = Decoder(family.config(hf))
     configs = (generation_config(folder), hf)
     eos = stop_ids_of(*configs)
-    params = weights.assemble(decoder, family.NAMES, tensors, dtype)
+    params = weights.assemble(decoder, family.NAMES, tensors, dtype, _places(decoder, mesh))
     found = Tokenizer(given.inner, eos) if given else from_folder(folder, *configs)
-    return LanguageModel(params, decoder, found, origin=str(folder), eos=eos)
+    return LanguageModel(params, decoder, found, origin=str(folder), eos=eos, part=_part(decoder, mesh))
 
 
-def _from_gguf(path: Path, dtype: str, given: Tokenizer | None) -> LanguageModel:
+def _from_gguf(path: Path, dtype: str, given: Tokenizer | None, mesh: Mesh | None) -> LanguageModel:
     file = GGUFFile(path)
     check_sizes(file.hf, file)
     decoder = Decoder(file.config())
     found = Tokenizer(given.inner, file.eos) if given else file.tokenizer()
-    params = weights.assemble(decoder, file.family.NAMES, file, dtype)
-    return LanguageModel(params, decoder, found, origin=str(path), eos=file.eos)
+    params = weights.assemble(decoder, file.family.NAMES, file, dtype, _places(decoder, mesh))
+    return LanguageModel(params, decoder, found, origin=str(path), eos=file.eos, part=_part(decoder, mesh))

@@ -144,11 +144,20 @@ class MLP(Module):
         return Linear(x.shape[-1], dtype=self.dtype, name="down")(jax.nn.silu(gate) * up)
 
 
+def _alone(x: Array) -> Array:
+    """The sum over one device."""
+    return x
+
+
 class Block(Module):
-    """One pre-norm layer: x + attention(norm x), then x + mlp(norm x)."""
+    """One pre-norm layer: x + attention(norm x), then x + mlp(norm x).
+
+    `total` adds up what devices that share the layer's heads and columns have of both sums.
+    """
 
     config: DecoderConfig
     dtype: Any = jnp.float32
+    total: Callable[[Array], Array] = _alone
 
     @nn.compact
     def __call__(
@@ -157,5 +166,5 @@ class Block(Module):
         c = self.config
         normed = RMSNorm(c.eps, self.dtype, name="attention_norm")(x)
         out, aux = Attention(c, self.dtype, name="attention")(normed, positions, attend, x)
-        x = x + out
-        return x + MLP(c.hidden, self.dtype, name="mlp")(RMSNorm(c.eps, self.dtype, name="mlp_norm")(x)), aux
+        x = x + self.total(out)
+        return x + self.total(MLP(c.hidden, self.dtype, name="mlp")(RMSNorm(c.eps, self.dtype, name="mlp_norm")(x))), aux

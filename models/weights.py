@@ -28,14 +28,17 @@ class Tensors(Protocol):
         ...
 
 
-def assemble(decoder: Decoder, names: dict[str, str], tensors: Tensors, dtype: str) -> PyTree:
+def assemble(decoder: Decoder, names: dict[str, str], tensors: Tensors, dtype: str, where: PyTree = None) -> PyTree:
     """Return the parameters in `dtype`, streamed so that the peak stays near the model's own size.
+
+    With `where` each tensor goes to its devices as soon as it has been read, every device getting its part alone.
 
     Args:
         decoder: says which parameters of which shapes there must be.
         names: our path -> the checkpoint's name, {l} standing for the layer (a family's NAMES).
         tensors: the checkpoint.
         dtype: float32, bfloat16 or float16.
+        where: the sharding of every parameter (`models.divided.shardings`); None: all on one device.
 
     Raises:
         ValueError: tensors are missing, unexpected or misshapen (all of them listed);
@@ -45,8 +48,10 @@ def assemble(decoder: Decoder, names: dict[str, str], tensors: Tensors, dtype: s
     leaves, tree = jax.tree_util.tree_flatten_with_path(skeleton)
     wanted = {_name(path, names): leaf.shape for path, leaf in leaves}
     _check(wanted, tensors, tied=names["head.weight"] if decoder.config.tied else None)
-    values = [_read(tensors, name, dtype) for name in wanted]
-    finite = jax.device_get([_finite(value) for value in values])
+    places = [None] * len(leaves) if where is None else jax.tree.leaves(where)
+    placed = [_placed(_read(tensors, name, dtype), place) for name, place in zip(wanted, places, strict=True)]
+    values, finite = zip(*placed, strict=True)
+    finite = jax.device_get(finite)
     if bad := [name for name, good in zip(wanted, finite, strict=True) if not good]:
         reason = "the file is damaged" + (", or they exceed float16: try bfloat16" if dtype == "float16" else "")
         raise ValueError(f"{tensors.origin}: weights are NaN or infinite ({reason}): {_some(bad)}")
@@ -88,13 +93,21 @@ def _check(wanted: dict[str, tuple[int, ...]], tensors: Tensors, *, tied: str | 
         raise ValueError(f"{tensors.origin}: the weights do not fit the config: {'; '.join(parts)}")
 
 
-def _read(tensors: Tensors, name: str, dtype: str) -> jax.Array:
+def _read(tensors: Tensors, name: str, dtype: str) -> np.ndarray:
     value = tensors.read(name)
     if value.dtype.name not in _FLOATS:
         raise ValueError(f"{tensors.origin}: {name} is {value.dtype}; expected one of {', '.join(_FLOATS)}")
     # values beyond float16 become inf here and are named by the check that follows
     with np.errstate(over="ignore"):
-        return jnp.asarray(value.astype(jnp.dtype(dtype), copy=False))
+        return value.astype(jnp.dtype(dtype), copy=False)
+
+
+def _placed(value: np.ndarray, place: jax.sharding.Sharding | None) -> tuple[jax.Array, jax.Array | np.bool_]:
+    """A tensor on its devices, a process making the parts of its own, and whether it is finite: asked where it is whole."""
+    if place is None:
+        whole = jnp.asarray(value)
+        return whole, _finite(whole)
+    return jax.make_array_from_callback(value.shape, place, value.__getitem__), np.isfinite(value).all()
 
 
 @jax.jit

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import kvjax
 from experiments import sweep as engine
 from experiments.commands.tasks import KNOWN, parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
@@ -44,6 +45,7 @@ def sweep(
     ] = "local",
     workers: Annotated[int, typer.Option(min=1, max=10_000, help="Prompts measured at a time; 1 and local: this process.")] = 1,
     slurm: Annotated[str | None, typer.Option(help="Parameters for submitit: slurm_partition=gpu,timeout_min=60,...")] = None,
+    heads: Annotated[int, typer.Option(min=1, help="Devices that share the KV heads and the weights; a divisor of the heads.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, measure nothing.")] = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -55,11 +57,9 @@ def sweep(
         prompts=prompts,
         seeds=parse_seeds(seed),
     )
-    import models
-
     source = haystack(text)
     with err.status(f"loading {model}"):
-        lm = models.load(model, dtype=dtype)
+        lm = _loaded(model, dtype, heads)
     if dry_run:
         _dry_run(lm, plan, source, out_file, json_file)
         return
@@ -68,6 +68,8 @@ def sweep(
     words = (model, dtype, paths[0], tasks, question, lengths, policies, budgets, prompts, seed, paths[1])
     setup = Setup(str(Path.cwd()), *words, tuple(shared.items()))
     elsewhere = _executor(executor, setup, workers, out_file, slurm)
+    if heads > 1 and elsewhere is not None:
+        raise ValueError(f"--heads {heads} is for a sweep in this process: leave --executor and --workers out")
     with RowFile(out_file, shared) as rows, RowFile(beside(out_file), shared, trace) as traced, progress() as bar:
         todo = sum(len(plan.missing(rows, prompt)) for prompt in plan.prompt_keys())
         line = bar.add_task(f"{len(plan.cells)} cells a prompt", total=todo)
@@ -76,6 +78,13 @@ def sweep(
     found = plan.total - todo
     out.print(f"{measured} rows measured, {found} found, in {out_file}")
     write_json(json_file, {"out": str(out_file), "measured": measured, "found": found, "rows": plan.total})
+
+
+def _loaded(model: str, dtype: str, heads: int) -> Any:
+    """The model, over several devices where they are asked for."""
+    import models
+
+    return models.load(model, dtype=dtype) if heads == 1 else models.load(model, dtype=dtype, mesh=kvjax.mesh(heads=heads))
 
 
 def _executor(name: str, setup: Setup, workers: int, out_file: Path, slurm: str | None) -> Executor | None:

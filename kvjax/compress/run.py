@@ -15,6 +15,7 @@ from kvjax.budget import check_budget, slots_of
 from kvjax.cache.heap import trim
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import plan_regions
+from kvjax.cache.mesh import of_process
 from kvjax.cache.parts import together
 from kvjax.checks import check_headroom
 from kvjax.compress.pack import pack
@@ -130,6 +131,7 @@ def compress(
             f"scores are of other prompts, or by other stages than the policy's (by {scores.by}): use kvjax.score_prompt"
         )
     trim()
+    pre, scores = of_process((pre, scores))
     decided = decide(pre, policy, scores or scores_of(pre, policy))
     away = policy.retrieve.away(list(pre.rows), decided, pre.decoder)
     if away is not None:

@@ -5,6 +5,7 @@ from flax import struct
 from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.sharded import ShardedCache
 from kvjax.protocols import Tokenizer
 from kvjax.short_repr import attempt, counted, one_line
 
@@ -25,7 +26,7 @@ class Decoded:
     tokens: np.ndarray
     lengths: np.ndarray
     logits: PyTree
-    cache: KVCache
+    cache: KVCache | ShardedCache
     info: dict
     tokenizer: Tokenizer | None = struct.field(pytree_node=False, default=None)
     stop: tuple[int, ...] = struct.field(pytree_node=False, default=())

@@ -1,5 +1,6 @@
 """Extend: known tokens fed through a compressed cache, many at a time."""
 
+from collections.abc import Iterator
 from functools import partial
 
 import jax
@@ -9,9 +10,11 @@ from flax import struct
 from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.sharded import ShardedCache
 from kvjax.checks import check_known
+from kvjax.decode import sharded
 from kvjax.decode.headroom import check_cache, make_room
-from kvjax.decode.step import Spec, run_tokens
+from kvjax.decode.step import Spec, run_block
 from kvjax.policy import Policy
 from kvjax.short_repr import one_line, short
 
@@ -23,7 +26,7 @@ PADDING = 512
 class Extended:
     """A cache that has read known tokens. logits: float32 [B, t, V], after each token, if asked for."""
 
-    cache: KVCache
+    cache: KVCache | ShardedCache
     logits: PyTree = None
 
     def __repr__(self) -> str:
@@ -33,11 +36,8 @@ class Extended:
 
 @partial(jax.jit, static_argnames=("keep_logits",), donate_argnames=("cache",))
 def _read(spec: Spec, params, cache: KVCache, read, tokens, count, *, keep_logits: bool):
-    cache, x = run_tokens(spec, params, cache.joined(read), tokens, count)
-    last = lambda x: jnp.take_along_axis(x, jnp.maximum(count - 1, 0)[:, None, None], 1)  # noqa: E731
-    every = spec.decoder.unembed(params, x) if keep_logits else None
-    logits = last(every) if keep_logits else spec.decoder.unembed(params, last(x))
-    return cache.replace(logits=jnp.where((count > 0)[:, None], logits[:, 0], cache.logits)).split()[0], every
+    cache, every = run_block(spec, params, cache.joined(read), tokens, count, keep_logits=keep_logits)
+    return cache.split()[0], every
 
 
 def _width(tokens: int, rows: int, block: int) -> int:
@@ -59,8 +59,17 @@ def _as_table(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     return table, counts
 
 
+def _blocks(table: np.ndarray, counts: np.ndarray, block: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Some tokens of every row at a time: how many columns are real, the padded tokens, how many are each row's."""
+    for at in range(0, table.shape[1], block):
+        part = table[:, at : at + block]
+        width = _width(part.shape[1], len(table), block)
+        count = np.clip(counts - at, 0, part.shape[1]).astype(np.int32)
+        yield part.shape[1], np.pad(part, ((0, 0), (0, width - part.shape[1]))), count
+
+
 def extend(
-    lm, cache: KVCache, ids: object, policy: Policy, *, return_logits: bool = False, block: int = 512,
+    lm, cache: KVCache | ShardedCache, ids: object, policy: Policy, *, return_logits: bool = False, block: int = 512,
     pool_budget: int | float | None = None,
 ) -> Extended:  # fmt: skip
     """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
@@ -74,25 +83,24 @@ def extend(
         block: most tokens run at once (padded to a size class).
         pool_budget: a budget whose size class the pool gets at least, as in `compress`.
     """
-    rows = check_known(ids, lm.decoder.vocab)
-    if len(rows) != cache.position.shape[0]:
-        raise ValueError(f"the cache has {cache.position.shape[0]} rows; got tokens for {len(rows)}")
+    rows, has = check_known(ids, lm.decoder.vocab), cache.shape[1] if isinstance(cache, ShardedCache) else cache.position.shape[0]
+    if len(rows) != has:
+        raise ValueError(f"the cache has {has} rows; got tokens for {len(rows)}")
     table, counts = _as_table(rows)
     if not table.size:
         return Extended(cache=cache)
     block = 1 if policy.retrieve.stepwise or policy.encode.stepwise else block
-    step = min(block, table.shape[1])
+    step, blocks = min(block, table.shape[1]), _blocks(table, counts, block)
+    if isinstance(cache, ShardedCache):
+        how = dict(tokens=table.shape[1], block=step, keep_logits=return_logits, pool_budget=pool_budget)
+        return Extended(*sharded.extend(lm, cache, policy, blocks, **how))
     check_cache(lm, cache, policy, table.shape[1], block=step)
     cache, padded_slots = make_room(cache, policy, table.shape[1], block=step, pool_budget=pool_budget)
     (cache, read), logits = cache.split(), []
-    for at in range(0, table.shape[1], block):
-        part = table[:, at : at + block]
-        width = _width(part.shape[1], len(rows), block)
-        tokens = np.pad(part, ((0, 0), (0, width - part.shape[1])))
-        count = np.clip(counts - at, 0, part.shape[1]).astype(np.int32)
+    for width, tokens, count in blocks:
         spec = Spec.of(lm.decoder, policy, padded_slots)
         new, out = _read(spec, lm.params, cache, read, tokens, count, keep_logits=return_logits)
         cache = new.adopted(cache)
         if return_logits:
-            logits.append(out[:, : part.shape[1]])
+            logits.append(out[:, :width])
     return Extended(cache=cache.joined(read), logits=jnp.concatenate(logits, 1) if return_logits else None)

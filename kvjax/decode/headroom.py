@@ -10,38 +10,52 @@ from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import copied, decodes_as_it_is, resize
 from kvjax.cache.parts import reserved
 from kvjax.policy import Policy
-from kvjax.protocols import LanguageModel
+from kvjax.protocols import Decoder, LanguageModel
 from kvjax.types import DECODING, power_of_two
 
 
 def check_cache(lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1) -> None:
     """Raise TypeError or ValueError where `new_tokens` more of this policy, fed `block` at a time, cannot follow the cache."""
-    if not isinstance(policy, Policy):
-        raise TypeError(f"expected the policy the cache was made with; got {policy!r}")
     if not isinstance(cache, KVCache):
         raise TypeError(f"expected a KVCache from kvjax.compress.run; got {type(cache).__name__}")
-    if cache.start.shape[0] != lm.decoder.layers or cache.start.shape[2] != lm.decoder.heads:
+    check_heads(lm.decoder, policy, cache.start.shape[0], cache.start.shape[2])
+    check_form(lm.decoder, cache, policy)
+    slots = policy.when.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block).max()
+    check_positions(lm.decoder, policy, int(np.asarray(cache.position).max()) + new_tokens, int(slots))
+
+
+def check_heads(model: Decoder, policy: Policy, layers: int, heads: int) -> None:
+    """Raise TypeError or ValueError for what is no policy, and for a cache of another model."""
+    if not isinstance(policy, Policy):
+        raise TypeError(f"expected the policy the cache was made with; got {policy!r}")
+    if layers != model.layers or heads != model.heads:
         raise ValueError(
-            f"the cache has {cache.start.shape[0]} layers of {cache.start.shape[2]} KV heads, "
-            f"the model {lm.decoder.layers} of {lm.decoder.heads}: it was made by another model"
+            f"the cache has {layers} layers of {heads} KV heads, the model {model.layers} of {model.heads}: it was made by another "
+            "model"
         )
-    if cache.logits.shape[1] != lm.decoder.vocab:
-        raise ValueError(f"the cache is of a vocabulary of {cache.logits.shape[1]}, the model has {lm.decoder.vocab}")
+
+
+def check_form(model: Decoder, cache: KVCache, policy: Policy) -> None:
+    """Raise ValueError where the cache does not hold what the policy goes on with."""
+    if cache.logits.shape[1] != model.vocab:
+        raise ValueError(f"the cache is of a vocabulary of {cache.logits.shape[1]}, the model has {model.vocab}")
     if policy.when.decoding and not cache.evidence:
         raise ValueError("this policy evicts while decoding, but the cache was compressed with one that does not: compress with it")
     if policy.when.decoding:
         _check_state(cache, policy)
     if cache.placement != policy.encode.placement:
         raise ValueError(f"the cache holds values {cache.placement}, the policy wants {policy.encode.placement}: compress with it")
-    if not policy.encode.fits(cache, lm.decoder.head_dim):
+    if not policy.encode.fits(cache, model.head_dim):
         raise ValueError(f"the cache does not hold slots as the policy's {policy.encode} stores them: compress with it")
     if cache.positions != policy.encode.positions:
         raise ValueError(f"the cache holds keys {cache.positions}, the policy wants {policy.encode.positions}: compress with it")
-    text, slots = int(np.asarray(cache.position).max()) + new_tokens, _fullest(cache, policy, new_tokens, block).max()
-    longest = policy.encode.positions.longest(text, int(slots))
-    if longest > lm.decoder.max_positions:
-        limit = lm.decoder.max_positions
-        raise ValueError(f"{longest} tokens would exceed the model's context of {limit}: ask for fewer new tokens")
+
+
+def check_positions(model: Decoder, policy: Policy, text: int, slots: int) -> None:
+    """Raise ValueError where a text of so many tokens, or regions of so many slots, would exceed the model's context."""
+    longest = policy.encode.positions.longest(text, slots)
+    if longest > model.max_positions:
+        raise ValueError(f"{longest} tokens would exceed the model's context of {model.max_positions}: ask for fewer new tokens")
 
 
 def _check_state(cache: KVCache, policy: Policy) -> None:
@@ -56,9 +70,6 @@ def _check_state(cache: KVCache, policy: Policy) -> None:
         )
 
 
-def _fullest(cache: KVCache, policy: Policy, new_tokens: int, block: int) -> np.ndarray:
-    """Most slots each region holds while `new_tokens` more come, `block` at a time: int [L, B, H]."""
-    return policy.when.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block)
 
 
 def make_room(
@@ -68,7 +79,7 @@ def make_room(
 
     Nothing moves where the room is there (`compress(headroom=...)`). The padding is 0 where nothing needs a static bound.
     """
-    capacity = _fullest(cache, policy, new_tokens, block)
+    capacity = policy.when.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block)
     widest, slots = int(capacity.max()), 0
     if pool_budget is not None:
         check_budget(pool_budget)

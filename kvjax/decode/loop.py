@@ -7,62 +7,24 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
-from jax import lax
-from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.sharded import ShardedCache
 from kvjax.checks import check_new_tokens
+from kvjax.decode import sharded
 from kvjax.decode.decoded import Decoded
 from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.sample import Greedy
 from kvjax.decode.step import Spec, step
+from kvjax.decode.token_loop import choose_token, token_loop
 from kvjax.policy import Policy
-from kvjax.types import Number, power_of_two
-
-
-@struct.dataclass
-class _Loop:
-    """State of the on-device loop."""
-
-    cache: KVCache
-    tokens: object
-    logits: PyTree
-    lengths: PyTree
-    running: PyTree
-    i: Number
-
-
-def _choose_token(state_logits, running, last, *, sampler, key, i):
-    token = sampler(state_logits, jax.random.fold_in(key, i))
-    return jnp.where(running, token, last)
+from kvjax.types import power_of_two
 
 
 @partial(jax.jit, static_argnames=("width", "keep_logits"), donate_argnames=("cache",))
 def _loop(spec: Spec, params, cache: KVCache, read, sampler, key, stop, limit, *, width: int, keep_logits: bool):
-    """Up to `limit` tokens a row in one program; the cache is `split`; `width` is the size of the output buffer."""
-    rows = cache.position.shape[0]
-    seen = jnp.zeros((rows, width, cache.logits.shape[1]) if keep_logits else (rows, 0, 1), jnp.float32)
-
-    def body(s: _Loop) -> _Loop:
-        last = s.tokens[:, jnp.maximum(s.i - 1, 0)]
-        token = _choose_token(s.cache.logits, s.running, last, sampler=sampler, key=key, i=s.i)
-        logits = s.logits.at[:, s.i].set(s.cache.logits) if keep_logits else s.logits
-        new = step(spec, params, s.cache.joined(read), token, running=s.running)
-        return _Loop(
-            cache=new.split()[0],
-            tokens=s.tokens.at[:, s.i].set(token),
-            logits=logits,
-            lengths=s.lengths + s.running,
-            running=s.running & ~(token[:, None] == stop).any(-1),
-            i=s.i + 1,
-        )
-
-    zeros = jnp.zeros(rows, jnp.int32)
-    start = _Loop(
-        cache=cache, tokens=jnp.zeros((rows, width), jnp.int32), logits=seen, lengths=zeros, running=zeros == 0, i=jnp.int32(0)
-    )
-    return lax.while_loop(lambda s: (s.i < limit) & s.running.any(), body, start)
+    """`token_loop` as a program that owns the cache."""
+    return token_loop(spec, params, cache, read, sampler, key, stop, limit, width=width, keep_logits=keep_logits)
 
 
 def _key_for(sampler: object, key: object) -> jax.Array:
@@ -81,13 +43,13 @@ def _stops(lm, stop: object) -> jax.Array:
 
 
 def decode(
-    lm, cache: KVCache, policy: Policy, *, max_new_tokens: int = 64, return_logits: bool = False,
+    lm, cache: KVCache | ShardedCache, policy: Policy, *, max_new_tokens: int = 64, return_logits: bool = False,
     sampler: object = Greedy(), key: object = None, stop: object = None, pool_budget: int | float | None = None,
 ) -> Decoded:  # fmt: skip
     """Generate from a compressed cache; the loop runs on the device, the pool is updated in place.
 
     Args:
-        lm: the language model.   cache: from `compress`, `extend` or an earlier `decode`; it stays valid.
+        lm: the language model.   cache: from `compress`, `extend`, `shard` or an earlier `decode`; it stays valid.
         policy: the policy the cache was made with (what evicts while decoding, how slots are read).
         max_new_tokens: most tokens a row gets.
         return_logits: keep what each token was chosen from.
@@ -99,32 +61,41 @@ def decode(
         TypeError, ValueError: a cache or policy that does not fit, a context overrun, sampling without a key.
     """
     new = check_new_tokens(max_new_tokens)
+    run = sharded.decode if isinstance(cache, ShardedCache) else _decode
+    key, stops = _key_for(sampler, key), _stops(lm, stop)
+    return run(lm, cache, policy, new, keep_logits=return_logits, sampler=sampler, key=key, stop=stops, pool_budget=pool_budget)
+
+
+def _decode(
+    lm, cache: KVCache, policy: Policy, new: int, *, keep_logits: bool, sampler: object, key: jax.Array, stop: jax.Array,
+    pool_budget: int | float | None,
+) -> Decoded:  # fmt: skip
+    """`decode` on one device, its arguments resolved."""
     check_cache(lm, cache, policy, new)
-    key = _key_for(sampler, key)
     roomy, padded_slots = make_room(cache, policy, new, pool_budget=pool_budget)
     owned, read = jax.block_until_ready(roomy).split()
-    fixed, stops = Spec.of(lm.decoder, policy, padded_slots), _stops(lm, stop)
-    run = partial(_loop, fixed, lm.params, width=power_of_two(new), keep_logits=return_logits)
+    fixed = Spec.of(lm.decoder, policy, padded_slots)
+    run = partial(_loop, fixed, lm.params, width=power_of_two(new), keep_logits=keep_logits)
     # no step at all: whatever has to be compiled is, and the cache comes back as it was
-    ready = run(owned, read, sampler, key, stops, np.int32(0)).cache.adopted(owned)
+    ready = run(owned, read, sampler, key, stop, np.int32(0)).cache.adopted(owned)
     began = time.perf_counter()
-    end = run(ready, read, sampler, key, stops, np.int32(new))
+    end = run(ready, read, sampler, key, stop, np.int32(new))
     steps, cache = int(end.i), end.cache.adopted(roomy).joined(read)
     seconds = time.perf_counter() - began
     return Decoded(
         tokens=np.asarray(end.tokens)[:, :steps],
         lengths=np.asarray(end.lengths),
-        logits=end.logits[:, :steps] if return_logits else None,
+        logits=end.logits[:, :steps] if keep_logits else None,
         cache=cache,
         info=dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots),
         tokenizer=lm.tokenizer,
-        stop=tuple(np.asarray(stops).tolist()),
+        stop=tuple(np.asarray(stop).tolist()),
     )
 
 
 @partial(jax.jit, donate_argnames=("cache",))
 def _one(spec: Spec, params, cache: KVCache, read, sampler, key, i, running, last, stop):
-    token = _choose_token(cache.logits, running, last, sampler=sampler, key=key, i=i)
+    token = choose_token(cache.logits, running, last, sampler=sampler, key=key, i=i)
     new, _ = step(spec, params, cache.joined(read), token, running=running).split()
     return new, token, running & ~(token[:, None] == stop).any(-1)
 

@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 from kvjax import evidence as ev
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.cache.heap import trim
+from kvjax.cache.mesh import by_heads, mesh_of
 from kvjax.checks import check_finite, check_prompts
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
 from kvjax.prefill.placed import PlacedBlock
@@ -154,6 +155,7 @@ def _prefill_row(
     tokens[: len(ids)] = ids
     dtype = lm.params["embed"]["weight"].dtype
     (k, v, evidence), memory = buffers(decoder, n, dtype, needs), memories(attention, decoder, n, dtype)
+    k, v = by_heads((k, v), mesh_of(lm.params))
     logits, output = [], OutputRecord(lm, n, needs)
     for part in chunks:
         x = _run(lm, part, tokens, len(ids), k, v, evidence, memory, needs)

@@ -30,12 +30,16 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<eos>"))
 
 
-@pytest.fixture(scope="session")
-def talker() -> models.LanguageModel:
+def made_talker() -> models.LanguageModel:
     """Two layers of random weights that can encode and decode any text."""
     config = llama.config(toy_config(vocab_size=257, num_hidden_layers=2))
     made = models.random(config, seed=1).replace(tokenizer=byte_tokenizer(), name="toy")
     return jax.block_until_ready(made)
+
+
+@pytest.fixture(scope="session")
+def talker() -> models.LanguageModel:
+    return made_talker()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,57 @@
+"""Room in a sharded cache for tokens to come, and whether model, policy and cache belong together."""
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from kvjax.budget import slots_of
+from kvjax.cache.mesh import sizes
+from kvjax.cache.sharded import ShardedCache
+from kvjax.cache.sharded_layout import resize_sharded
+from kvjax.decode.headroom import check_form, check_heads, check_positions
+from kvjax.policy import Policy
+from kvjax.protocols import LanguageModel
+from kvjax.retrieve import FullAttention
+from kvjax.types import power_of_two
+
+
+def check_sharded(
+    lm: LanguageModel, cache: ShardedCache, policy: Policy, new_tokens: int, *, block: int = 1
+) -> tuple[PartitionSpec, ...]:
+    """Where each parameter lies on the cache's mesh.
+
+    Raises:
+        TypeError, ValueError: as `check_cache`; a model on other devices; a policy that reads all heads of a layer together.
+    """
+    check_heads(lm.decoder, policy, *(cache.shape[i] for i in (0, 2)))
+    check_form(lm.decoder, cache.one, policy)
+    if sizes(cache.mesh)[1] > 1:
+        _check_heads_apart(policy)
+    most = policy.when.fullest(cache.numbers("length"), cache.numbers("budget"), new_tokens, block).max()
+    check_positions(lm.decoder, policy, int(cache.numbers("position").max()) + new_tokens, int(most))
+    where = [x.sharding for x in jax.tree.leaves(lm.params)]
+    if not all(isinstance(x, NamedSharding) and x.mesh == cache.mesh for x in where):
+        raise ValueError("the model's weights are not on the cache's mesh: decode with models.shard(lm, cache.mesh)")
+    return tuple(x.spec for x in where)
+
+
+def _check_heads_apart(policy: Policy) -> None:
+    """Raise ValueError for a policy whose decoding reads more than one head at a time, or tables by head."""
+    tables = [x for x in jax.tree.leaves((policy.retrieve, policy.encode)) if np.ndim(x)]
+    if type(policy.retrieve) is not FullAttention or policy.when.decoding or policy.encode.parted or tables:
+        raise ValueError(
+            "with KV heads on several devices each head is read by itself and nothing is evicted while decoding: use "
+            f"retrieve=FullAttention(), when=AfterPrefill() and codecs without tables, or kvjax.mesh(rows=...); got {policy!r}"
+        )
+
+
+def make_sharded_room(
+    cache: ShardedCache, policy: Policy, new_tokens: int, *, block: int = 1, pool_budget: int | float | None = None
+) -> tuple[ShardedCache, int]:
+    """`make_room` of a sharded cache: the cache with room, and the slots a region is padded to."""
+    capacity = policy.when.fullest(cache.numbers("length"), cache.numbers("budget"), new_tokens, block)
+    widest, slots = int(capacity.max()), 0
+    if pool_budget is not None:
+        most = slots_of(pool_budget, int(cache.numbers("position").max())) + new_tokens
+        widest, slots = max(widest, most), (most + cache.one.align) * cache.one.start.size
+    return resize_sharded(cache, capacity, slots), power_of_two(widest) if policy.padded else 0
