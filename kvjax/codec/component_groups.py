@@ -6,7 +6,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float32, Int32, Integer, PyTree, UInt8
+from jaxtyping import Array, Float, Float16, Float32, Int32, Integer, PyTree, UInt8
 
 from kvjax.codec.codec import Codec
 from kvjax.codec.fp8 import KINDS, from_fp8, to_fp8
@@ -24,7 +24,7 @@ _TOP = KINDS[_KIND][1]
 
 def row_bits(sizes: Integer[np.ndarray, "*l g"], bits: Integer[np.ndarray, "*l g"]) -> Integer[np.ndarray, "*l"]:
     """Σ_g (size_g bits_g + 32) over the runs that are stored."""
-    return np.where(bits > 0, sizes.astype(int) * bits + OVERHEAD, 0).sum(-1)
+    return np.where((bits > 0) & (sizes > 0), sizes.astype(int) * bits + OVERHEAD, 0).sum(-1)
 
 
 def run_range(
@@ -35,7 +35,13 @@ def run_range(
     float8 = bits == BITS[-1]
     top = jnp.where(float8, 2 * _TOP, jnp.left_shift(1, bits) - 1).astype(jnp.float32)
     step = (high - low) / jnp.maximum(top, 1)
-    return step.astype(jnp.float16), jnp.where(float8, (high + low) / 2, low).astype(jnp.float16)
+    return _half(step), _half(jnp.where(float8, (high + low) / 2, low))
+
+
+def _half(x: Float32[Array, "*a"]) -> Float16[Array, "*a"]:
+    """The nearest float16 number, the greatest one beyond it."""
+    most = float(jnp.finfo(jnp.float16).max)
+    return jnp.clip(x, -most, most).astype(jnp.float16)
 
 
 def codes_of(
@@ -86,7 +92,7 @@ class ComponentGroups(Codec):
         """Runs of so many components and bits, in the order of the components; sizes of 0 fill up a layer of fewer runs.
 
         Raises:
-            ValueError: other bits, or layers that have no component in common.
+            ValueError: other bits, or a layer without components.
         """
         sizes, bits = np.asarray(sizes, np.int32), np.asarray(bits, np.int32)
         if not set(np.unique(bits)) <= set(BITS) or not sizes.sum(-1).all():
