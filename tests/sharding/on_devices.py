@@ -115,7 +115,7 @@ def refused(lm, cache, policy, mesh) -> None:
 
 def sweep() -> None:
     """One prefill by weights of eight devices, several budgets and sizes of heads: no program is compiled twice."""
-    lm, mesh = toy(), kvjax.mesh(rows=2, heads=4)
+    lm, mesh = toy(layers=4), kvjax.mesh(rows=2, heads=4)
     over, policy = models.shard(lm, mesh), kvjax.methods.snapkv(budget=40).replace(allocate=Zipf())
     prompts = [ids_of(90 - 7 * row, row) for row in range(4)]
     pre, alone = (kvjax.prefill(m, prompts, needs=policy) for m in (over, lm))
