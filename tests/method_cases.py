@@ -223,6 +223,12 @@ def _pyramid_infer(budget: int | float) -> kvjax.Policy:
     return kvjax.methods.pyramid_infer(p=1.0 if whole else 0.0, recent=0.05, least=1, leave=False)
 
 
+def _neural_garbage_collection(budget: int | float) -> kvjax.Policy:
+    """Half of the blocks stay, or all where the budget is the prompt."""
+    whole = PROMPT <= (budget if isinstance(budget, int) else PROMPT * budget)
+    return kvjax.methods.neural_garbage_collection(share=1.0 if whole else 0.5, size=2, interval=16)
+
+
 def _neural_garbage_collection_held(new: int) -> int:
     """Half of the blocks of two slots are left by every sixteenth token, rounded down."""
     held = PROMPT
@@ -267,7 +273,7 @@ CASES = {
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),
     "mpcache": _small(_methods.mpcache, large=16, small=8),
     "neural_garbage_collection": MethodCase(
-        lambda budget: _methods.neural_garbage_collection(size=2, interval=16), keeps_all=True, held=_neural_garbage_collection_held
+        _neural_garbage_collection, keeps_all=True, held=_neural_garbage_collection_held
     ),
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
     "less": _small(_methods.less, maps=side_maps()),

@@ -10,9 +10,10 @@ import kvjax
 from experiments import text_splits as texts
 from experiments.commands import train as command
 from experiments.tasks.text import Haystack, haystack
-from experiments.train import find, names
+from experiments.train import find, names, recalled
 from experiments.train.data import find as find_data
 from experiments.train.data import kinds, passkeys
+from experiments.train.random_model import random_model
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.train import Learner
 from tests.method_cases import surrogate_gate
@@ -193,6 +194,52 @@ def test_train_makes_gates_that_their_methods_take(cli, talker, prose, evaluated
     budget = ["--budget", "12"] if isinstance(slots, int) else []
     code, out, err = cli("generate", "--model", "toy", "--policy", spec, *budget, "--prompt", "The fox. " * 8)
     assert code == 0, err
+
+
+RANDOM = "random:layers=2,width=32,heads=2,hidden=32,vocab=24"
+#: What trains a model: settings, and ways to serve the result.
+MODELS = {"stochastic_kv_routing": (["rate=0.01"], 3), "neural_garbage_collection": (["first=4", "window=2", "rollouts=2"], 3)}
+
+
+def test_pairs_are_told_then_half_of_them_asked(talker):
+    """v keys and v values of (v + 1)² - 1 ids: a pair is key · v + value."""
+    lm, keys = random_model(RANDOM), 4
+    for kind in ("recall", "marked"):
+        for ids, label in find_data(kind).examples(lm, "train", count=6, length=8, seed=0):
+            told, asked, answers = ids[:4], ids[4::2], ids[5::2]
+            value = {pair // keys: pair % keys for pair in told}
+            assert label == (False,) * 5 + (True, False, True) and len(value) == 4
+            assert [value[key - 16] for key in asked] == [answer - 20 for answer in answers]
+            assert kind == "recall" or all(key - 16 < 2 for key in asked)
+        one, other = (find_data(kind).examples(lm, split, count=6, length=8, seed=0) for split in ("train", "held-out"))
+        assert one != other
+    with pytest.raises(ValueError, match="change --length"):
+        find_data("recall").examples(lm, "train", count=1, length=3, seed=0)
+
+
+def test_a_random_model_is_what_its_name_says():
+    lm = random_model("random:layers=2,width=32,heads=2,seed=1")
+    assert (lm.decoder.layers, lm.decoder.config.width, lm.decoder.head_dim, lm.decoder.vocab) == (2, 32, 16, 64)
+    assert lm.name == "random:layers=2,width=32,heads=2,seed=1" and lm.tokenizer is None
+    with pytest.raises(ValueError, match="3 heads do not divide a width of 64"):
+        random_model("random:heads=3")
+    with pytest.raises(ValueError, match="'depth=3' is not one KEY=VALUE"):
+        random_model("random:depth=3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", MODELS)
+def test_a_model_is_trained_from_scratch_and_served(cli, tmp_path, method):
+    (changes, ways), folder = MODELS[method], tmp_path / "made"
+    words = ["train", method, "--model", RANDOM, "--length", 8, "--samples", 16, "--steps", 4, "--every", 2, "--held-out", 2]
+    code, _, err = cli(*words, *(x for change in changes for x in ("--set", change)), "--out", folder)
+    assert code == 0, err
+    recalled.main([folder], texts=4, thin=1, json_file=tmp_path / "r.json", picture=tmp_path / "r.png")
+    run = json.loads((tmp_path / "r.json").read_text())["runs"]["made"]
+    assert len(run["served"]) == ways and [line["step"] for line in run["log"]] == [0, 1, 2, 3]
+    first, half, *_ = run["served"].values()
+    assert first["answers"] == 8 and half["bytes_a_token"] == first["bytes_a_token"] / 2
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
