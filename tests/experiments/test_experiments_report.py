@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from experiments import sweep, traces
+from experiments.ablations.run import find
 from experiments.cli import app
 from experiments.commands.tasks import parse_tasks
 from experiments.pictures import bars, budgets, canvas, drift, heatmap, memory_curve, retention
@@ -223,7 +224,7 @@ def test_an_ablations_file_is_repeated_by_ablate(name):
     assert words[:3] == ["kvjax", "ablate", name]
     command = typer.main.get_command(app).commands["ablate"]
     given = command.make_context("ablate", words[2:]).params
-    pairs = parse_tasks(given["tasks"], given["question"])
+    pairs = parse_tasks(given["tasks"], given["question"] or find(name).question)
     assert {(task.NAME, mode) for task, mode in pairs} == {(r["task"], r["mode"]) for r in rows}
     assert given["prompts"] == 1 + max(r["prompt"] for r in rows) and given["folder"] == file.parent
     assert {parse_budget(given["budget"])} == {r["budget"] for r in rows if r["policy"] != "full"}
