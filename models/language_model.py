@@ -7,6 +7,7 @@ import jax
 from flax import struct
 from jaxtyping import PyTree
 
+from kvjax.artefacts import retrofitted
 from kvjax.short_repr import attempt, counted, megabytes, one_line
 from models import weights
 from models.config import DecoderConfig
@@ -85,7 +86,8 @@ def load(source: str | Path, dtype: Any = "float32", *, tokenizer: str | Path | 
     """Load a Llama, Mistral, Qwen2 or Qwen3 checkpoint.
 
     Args:
-        source: a Hugging Face folder or hub id, a .gguf file, or "smollm2-135m".
+        source: a Hugging Face folder or hub id, a .gguf file, or "smollm2-135m"; with "+FOLDER" behind it, the model with the
+            weights of an artefact that `kvjax train dmc` made of it.
         dtype: float32, bfloat16 or float16, of every parameter.
         tokenizer: a folder to take the tokenizer from instead.
 
@@ -94,6 +96,9 @@ def load(source: str | Path, dtype: Any = "float32", *, tokenizer: str | Path | 
         ValueError: an architecture, config field, tensor, dtype or tokenizer that is not supported; with what to do.
     """
     dtype = weights.dtype_name(dtype)
+    base, artefact = _retrofit(source)
+    if artefact is not None:
+        return retrofitted(load(base, dtype, tokenizer=tokenizer), artefact)
     path = resolve(source)
     build = _from_gguf if path.is_file() else _from_folder
     return build(path, dtype, _given(tokenizer)).replace(name=str(source))
@@ -105,6 +110,13 @@ def random(config: DecoderConfig, seed: int = 0, dtype: Any = "float32") -> Lang
     return LanguageModel(
         decoder.init(jax.random.key(seed), weights.dtype_name(dtype)), decoder, name=f"random-{seed}", origin="random"
     )
+
+
+def _retrofit(source: str | Path) -> tuple[str, Path | None]:
+    """MODEL+FOLDER as (MODEL, FOLDER) where the folder holds an artefact; (source, None) of all others."""
+    base, plus, folder = str(source).rpartition("+")
+    found = Path(folder).expanduser()
+    return (base, found) if base and plus and (found / "header.json").is_file() else (str(source), None)
 
 
 def _given(folder: str | Path | None) -> Tokenizer | None:
