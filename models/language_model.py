@@ -8,6 +8,7 @@ from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from kvjax.artefacts import retrofitted
 from kvjax.cache.mesh import sizes
 from kvjax.short_repr import attempt, counted, megabytes, one_line
 from models import weights
@@ -92,7 +93,8 @@ def load(
     """Load a Llama, Mistral, Qwen2 or Qwen3 checkpoint.
 
     Args:
-        source: a Hugging Face folder or hub id, a .gguf file, or "smollm2-135m".
+        source: a Hugging Face folder or hub id, a .gguf file, or "smollm2-135m"; with "+FOLDER" behind it, the model with the
+            weights of an artefact that `kvjax train dmc` made of it.
         dtype: float32, bfloat16 or float16, of every parameter.
         tokenizer: a folder to take the tokenizer from instead.
         mesh: devices to put the weights on, tensor by tensor as they are read, as `shard` lays them out.
@@ -103,6 +105,9 @@ def load(
             the model; with what to do.
     """
     dtype = weights.dtype_name(dtype)
+    base, artefact = _retrofit(source)
+    if artefact is not None:
+        return retrofitted(load(base, dtype, tokenizer=tokenizer), artefact)
     path = resolve(source)
     build = _from_gguf if path.is_file() else _from_folder
     return build(path, dtype, _given(tokenizer), mesh).replace(name=str(source))
@@ -142,6 +147,13 @@ def _places(decoder: Decoder, mesh: Mesh | None) -> PyTree:
 def _part(decoder: Decoder, mesh: Mesh | None) -> Decoder | None:
     """One device's part of the decoder."""
     return None if mesh is None else divided(decoder, sizes(mesh)[1])
+
+
+def _retrofit(source: str | Path) -> tuple[str, Path | None]:
+    """MODEL+FOLDER as (MODEL, FOLDER) where the folder holds an artefact; (source, None) of all others."""
+    base, plus, folder = str(source).rpartition("+")
+    found = Path(folder).expanduser()
+    return (base, found) if base and plus and (found / "header.json").is_file() else (str(source), None)
 
 
 def _given(folder: str | Path | None) -> Tokenizer | None:

@@ -23,13 +23,12 @@ class SlotState:
 
     Attributes:
         score: the scorer's state, leaves [slots, ...], if slots are evicted while decoding.   merge: the merger's.
-        bias: float32 [slots, or as rows of them], added to a slot's attention scores, if a stage keeps one. Of NumPy while a pool is
-            written, and a shape before it is made.
+        bias: float32 [slots, or as rows of them], added to a slot's attention scores, if a stage keeps one.
     """
 
     score: PyTree = ()
     merge: PyTree = ()
-    bias: Float32[Array, "..."] | Float32[np.ndarray, "..."] | jax.ShapeDtypeStruct | None = None
+    bias: Float32[Array, "..."] | None = None
 
 
 @struct.dataclass

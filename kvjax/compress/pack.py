@@ -62,11 +62,11 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[PyTree], start: np.nd
     return stored | {"memory": memory, "fitted": fitted, "tails": tails}
 
 
-def _pools_for(pre: Prefilled, policy: Policy, slots: int) -> dict[str, PyTree]:
+def _pools_for(pre: Prefilled, policy: Policy, slots: int) -> dict[str, host.Pool | PyTree]:
     """Pools to write into: in a CPU's memory, where they need no program of their size, if the prompts and all pools are there."""
     make = partial(empty_pools, pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
     if policy.encode.placement.on_device and host.reaches([row.k for row in pre.rows]):
-        return host.empty(jax.eval_shape(make))
+        return host.empty(make)
     return make()
 
 
@@ -167,11 +167,14 @@ def _order(keep, pos, layer):
     return pos, jnp.minimum(find(ranks, wanted), keep.shape[-1] - 1).astype(jnp.int32), ranks[..., -1]
 
 
-def _write(pools: dict[str, PyTree], rows: dict[str, PyTree], order: Array, start: np.ndarray, count: Array) -> dict[str, PyTree]:
+def _write(
+    pools: dict[str, host.Pool | PyTree], rows: dict[str, PyTree], order: Array, start: np.ndarray, count: Array
+) -> dict[str, host.Pool | PyTree]:
     """One layer's kept slots written into the pools."""
-    if not host.held(pools):
+    if not any(isinstance(pool, host.Pool) for pool in pools.values()):
         return _written(pools, rows, order, start, count)
-    host.pick(pools, rows, order, start, count)
+    for name, pool in pools.items():
+        host.pick(pool, rows[name], order, start, count)
     return pools
 
 
@@ -188,12 +191,12 @@ def _tail(window, x, order, count, sinks):
 
 
 def _write_pages(
-    pool: PyTree, codec: Codec, window: Window | None, x: Keys, params: PyTree, order: Array, start: np.ndarray, count: Array, *,
-    slots: int,
-) -> PyTree:  # fmt: skip
+    pool: host.Pool | PyTree, codec: Codec, window: Window | None, x: Keys, params: PyTree, order: Array, start: np.ndarray,
+    count: Array, *, slots: int,
+) -> host.Pool | PyTree:  # fmt: skip
     """The pages of one layer's kept slots that are coded written into a pool, in position order."""
     rows, coded = _pages_of(codec, window, x, params, order, count)
-    if not host.held(pool):
+    if not isinstance(pool, host.Pool):
         return _written_pages(pool, rows, start, coded, slots=slots)
     host.put(pool, rows, start, coded, slots)
     return pool

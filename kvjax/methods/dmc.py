@@ -4,7 +4,7 @@
 Stages: score JudgedByNext(KeyNeuron) · allocate AllHeld · select AboveOrRecent(-offset, 1) · merge RunningMean(offset) · encode
 Accumulating · as tokens come.
 The weights are the model's: one that was trained to decide by the last coordinate of its keys and queries, which attention then
-does not read. `kvjax train dmc` (`kvjax.train.learners.DMC`) makes them as an artefact, and
+does not read. `kvjax train dmc` (`kvjax.train.learners.DMC`) makes them as an artefact, and `models.load("MODEL+FOLDER")` or
 `kvjax.artefacts.retrofitted(lm, artefact)` puts them in place.
 How many slots a head holds is what it decides. A prompt read for this policy alone (`needs=policy`) is read under the mask of
 training (`MergedAttention`).

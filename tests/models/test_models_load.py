@@ -1,6 +1,7 @@
 """Loading folders: whole and sharded, every dtype, and every kind of damage named."""
 
 import json
+from dataclasses import replace
 
 import jax
 import ml_dtypes
@@ -8,6 +9,10 @@ import numpy as np
 import pytest
 
 import models
+from kvjax.artefacts.artefact import save
+from kvjax.artefacts.retrofit import own_weights
+from kvjax.train import artefact_of
+from kvjax.train.learners import DMC
 
 TOKENS = np.arange(10)[None]
 
@@ -130,3 +135,19 @@ def test_without_a_tokenizer(llama_hf, tensors, folder):
     assert lm.stop_ids == (9, 5, 7) and lm.name == str(where)
     with pytest.raises(ValueError, match="has no tokenizer"):
         lm.encode("x")
+
+
+def test_a_retrofitted_model_is_named_with_its_artefact(llama_hf, tensors, folder, tmp_path):
+    """MODEL+FOLDER: the weights that DMC has trained in place of the model's own; of another model they are refused."""
+    where = folder(llama_hf, tensors(llama_hf))
+    lm = models.load(where)
+    weights = jax.tree.map(lambda x: x + 1, own_weights(lm.params, ("attention.q",)))
+    made = artefact_of(lm, DMC(), weights, data={}, run={})
+    kept = save(made, tmp_path / "dmc")
+    found = models.load(f"{where}+{kept}")
+    old, new = lm.params["layers"][1]["attention"], found.params["layers"][1]["attention"]
+    np.testing.assert_array_equal(new["q"]["weight"], old["q"]["weight"] + 1)
+    np.testing.assert_array_equal(new["k"]["weight"], old["k"]["weight"])
+    assert found.name == f"{where}+dmc-{made.digest}"
+    with pytest.raises(ValueError, match="name: the model has .*kvjax train dmc"):
+        models.load(f"{where}+{save(replace(made, model={**made.model, 'name': 'another'}), tmp_path / 'other')}")

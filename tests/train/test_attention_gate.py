@@ -82,6 +82,7 @@ def test_a_flag_of_one_costs_nothing_and_one_of_nothing_its_floor():
     assert bias[2, 2] == 0 and bias[3, 1] == 0
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_on_held_out_texts_and_no_cut_changes_a_bit(tiny, whole, tmp_path):
     before, after = falls(tiny, ATTENTION_GATE, whole.weights)
     assert after["loss"] < before["loss"] - 0.05 and after["deviation"] < 0.8 * before["deviation"]

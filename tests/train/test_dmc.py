@@ -39,6 +39,7 @@ def whole(tiny):
     return train(tiny, DMC_TOY, source(), steps=STEPS)
 
 
+@pytest.mark.slow
 def test_a_model_that_merges_nothing_yet_is_the_plain_pass_to_the_bit(tiny):
     """At the start of a run: neurons are read whole, and every token opens a slot."""
     tokens, decide = stacked(texts(2, seed=5)).tokens[0], partial(DMC_TOY.decide, at(0))
@@ -48,6 +49,7 @@ def test_a_model_that_merges_nothing_yet_is_the_plain_pass_to_the_bit(tiny):
     assert all((layer < -1e8).all() for layer in logits)
 
 
+@pytest.mark.slow
 def test_with_hard_decisions_it_is_how_a_prompt_is_read(lm):
     """By the library, and by the transcription in the first layer."""
     ids = ids_of(40, 3)
@@ -91,12 +93,14 @@ def test_gradients_of_the_whole_loss_are_central_differences(tiny, step):
     np.testing.assert_allclose(exact, numeric, rtol=3e-2)
 
 
+@pytest.mark.slow
 def test_training_merges_more_and_no_cut_changes_a_bit(tiny, whole, tmp_path):
     before, after = falls(tiny, DMC_TOY, whole.weights)
     assert after["loss"] < before["loss"] - 0.1 and after["hinge"] < before["hinge"] - 0.01
     cut_and_taken_up(tiny, DMC_TOY, tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 def test_a_retrofitted_model_is_served_from_its_folder(tiny, whole, tmp_path):
     folder = kept_in(tmp_path / "dmc", tiny, DMC_TOY, whole.weights)
     made, policy = retrofitted(tiny, folder), kvjax.methods.dmc(artefact=folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.train.child import FEW, STEPS
-from tests.train.conftest import OTHERS, WHOLE
+from tests.train.conftest import WHOLE
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,7 +93,7 @@ def test_ten_kills_change_no_bit(undisturbed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", [("kvzap", "locret", "make_each_token_count", "dms"), tuple(OTHERS), tuple(WHOLE)])
+@pytest.mark.parametrize("names", [("kvzap", "locret", "make_each_token_count", "dms"), ("lookahead_kv", "dmc"), tuple(WHOLE)])
 def test_a_kill_in_the_run_of_each_learner_changes_no_bit(tmp_path, names):
     """Each run is killed once, at a random step; the next process finishes it, and is killed in the next one."""
     draw = random.Random("gates")

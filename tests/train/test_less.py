@@ -51,6 +51,7 @@ def test_what_is_held_and_the_output_are_the_transcription():
     assert float(head.side.a.sum()) > 0.1 and seen[0, :, -1].sum() == 2 * (SLOTS + 1)
 
 
+@pytest.mark.slow
 def test_where_nothing_goes_nothing_is_lost_and_the_text_is_read_as_it_is(tiny):
     tokens, maps = stacked(texts(2, seed=5)).tokens[0], untrained(tiny, LESS_TOY)
     plain = forward(tiny.decoder, tiny.params, tokens, remat=False)[0]
@@ -60,12 +61,14 @@ def test_where_nothing_goes_nothing_is_lost_and_the_text_is_read_as_it_is(tiny):
     np.testing.assert_array_equal(alone, 0)
 
 
+@pytest.mark.slow
 def test_gradients_of_the_whole_loss_are_central_differences(tiny):
     exact, numeric = slopes(tiny, LESS_TOY, draw=0.3, h=1e-4)
     assert abs(exact) > 1e-3
     np.testing.assert_allclose(exact, numeric, rtol=3e-2)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_on_held_out_texts_and_no_cut_changes_a_bit(tiny, whole, tmp_path):
     before, after = falls(tiny, LESS_TOY, whole.weights)
     assert after["loss"] < 0.97 * before["loss"] and after["explained"] > before["explained"] + 0.03

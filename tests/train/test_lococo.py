@@ -22,6 +22,7 @@ def whole(tiny):
     return train(tiny, LOCOCO_TOY, source(), steps=STEPS)
 
 
+@pytest.mark.slow
 def test_what_follows_reads_what_is_served(tiny):
     """24 tokens cut to 8 slots, then 6 known ones: the logits are those of decoding from the cache."""
     ids, weights = ids_of(30, 3), near(tiny, LOCOCO_TOY, 0.1)
@@ -35,18 +36,21 @@ def test_what_follows_reads_what_is_served(tiny):
     np.testing.assert_allclose(got[READ:], read.logits[0, :6], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_where_all_is_held_it_is_the_plain_pass_to_the_bit(tiny):
     tokens, hook = stacked(texts(2, seed=5)).tokens[0], Convolving(READ, 40, 0, tiny.decoder.windows)
     x, _ = forward(tiny.decoder, tiny.params, tokens, hook=hook, gates=untrained(tiny, LOCOCO_TOY), remat=False)
     np.testing.assert_array_equal(np.asarray(x), np.asarray(forward(tiny.decoder, tiny.params, tokens, remat=False)[0]))
 
 
+@pytest.mark.slow
 def test_gradients_of_the_whole_loss_are_central_differences(tiny):
     exact, numeric = slopes(tiny, replace(LOCOCO_TOY, width=3), draw=0.0, h=3e-4)
     assert abs(exact) > 1e-3
     np.testing.assert_allclose(exact, numeric, rtol=3e-2)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_no_cut_changes_a_bit(tiny, whole, tmp_path):
     """Of the texts it learns from: random ones have nothing in common with others."""
     before, after = falls(tiny, LOCOCO_TOY, whole.weights, texts(12))

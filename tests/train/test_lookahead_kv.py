@@ -34,6 +34,7 @@ def paid_by(lm, weights, examples):
     return both(Frozen.of(lm), SoftTokens.of(weights, LOOKAHEAD.alpha))
 
 
+@pytest.mark.slow
 def test_what_they_pay_is_what_is_served(lm):
     """A text of 24 + 16 tokens, beside a padded one of 9 + 8: as the second pass of either prompt."""
     long, short = ids_of(N + 16, 3), ids_of(17, 4)
@@ -76,6 +77,7 @@ def test_gradients_of_the_whole_loss_are_central_differences(tiny):
     np.testing.assert_allclose(exact, numeric, rtol=3e-2)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_on_held_out_texts_and_no_cut_changes_a_bit(tiny, whole, tmp_path):
     before, after = falls(tiny, LOOKAHEAD, whole.weights)
     assert after["loss"] < 0.95 * before["loss"] and [line["step"] for line in whole.log] == list(range(STEPS))

@@ -1,8 +1,10 @@
 """Moving slots in the memory of a CPU, by NumPy: nothing is compiled, whatever a pool's size.
 
-A pool is made as NumPy arrays (`empty`), written in place (`pick`, `put`, `move_regions`), and given to JAX without a copy
-(`given`).
+A pool is made as NumPy arrays (`empty`), written in place (`pick`, `put`), and given to JAX without a copy (`given`).
 """
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -25,9 +27,24 @@ def _near(x: PyTree) -> bool:
     return isinstance(where, SingleDeviceSharding) and where.device_set.copy().pop().platform == "cpu"
 
 
-def empty(shapes: PyTree) -> PyTree:
-    """Arrays of zeros of these shapes and dtypes; memory is taken when it is written."""
-    return jax.tree.map(_zeros, shapes)
+@dataclass(frozen=True)
+class Pool:
+    """Arrays that NumPy writes, and the pytree that they become when JAX has them."""
+
+    leaves: tuple[np.ndarray, ...]
+    form: jax.tree_util.PyTreeDef
+
+
+def empty(make: Callable[[], Mapping[str, PyTree]]) -> dict[str, Pool]:
+    """Pools of zeros of the shapes and dtypes that `make()` has by name; memory is taken when it is written."""
+    forms = {}
+
+    def leaves() -> dict[str, list[Array]]:
+        pools = {name: jax.tree.flatten(pool) for name, pool in make().items()}
+        forms.update({name: form for name, (_, form) in pools.items()})
+        return {name: flat for name, (flat, _) in pools.items()}
+
+    return {name: Pool(tuple(map(_zeros, flat)), forms[name]) for name, flat in jax.eval_shape(leaves).items()}
 
 
 def _zeros(like: PyTree) -> np.ndarray:
@@ -37,43 +54,35 @@ def _zeros(like: PyTree) -> np.ndarray:
     return raw[first : first + size].view(like.dtype).reshape(like.shape)
 
 
-def held(pools: PyTree) -> bool:
-    """Whether pools are made by `empty`."""
-    return any(isinstance(x, np.ndarray) for x in jax.tree.leaves(pools))
+def given(pools: Mapping[str, Pool | PyTree]) -> dict[str, PyTree]:
+    """The pools as JAX's arrays, in the same memory: nobody may write them any more. What JAX has already stays."""
+    return {name: _given(pool) if isinstance(pool, Pool) else pool for name, pool in pools.items()}
 
 
-def given(pools: PyTree) -> PyTree:
-    """The pools as JAX's arrays, in the same memory: nobody may write them any more."""
-    return jax.tree.map(jax.device_put, pools)
+def _given(pool: Pool) -> PyTree:
+    return jax.tree.unflatten(pool.form, map(jax.device_put, pool.leaves))
 
 
-def pick(pools: PyTree, rows: PyTree, order: Array, start: np.ndarray, count: Array) -> None:
+def pick(pool: Pool, rows: PyTree, order: Array, start: np.ndarray, count: Array) -> None:
     """See `api.pick`; in place, and nothing but the regions is written."""
     order, count = np.asarray(order), np.asarray(count)
-
-    def write(pool: np.ndarray, x: Array) -> None:
-        x = np.asarray(x)
+    for to, x in zip(pool.leaves, map(np.asarray, jax.tree.leaves(rows)), strict=True):
         for r in np.ndindex(count.shape):
-            which, to = order[r][: count[r]], pool[start[r] : start[r] + count[r]]
-            if x.dtype == pool.dtype:
-                np.take(x[r], which, axis=0, out=to, mode="clip")
+            which, region = order[r][: count[r]], to[start[r] : start[r] + count[r]]
+            if x.dtype == to.dtype:
+                np.take(x[r], which, axis=0, out=region, mode="clip")
             else:
-                to[...] = x[r][which]
-
-    jax.tree.map(write, pools, rows)
+                region[...] = x[r][which]
 
 
-def put(pools: PyTree, rows: PyTree, start: np.ndarray, count: Array, slots: int) -> None:
-    """The first `count` slots of rows [b, h, n / page, ...] into pools of `slots` slots, in place: whole pages, from `start` on."""
+def put(pool: Pool, rows: PyTree, start: np.ndarray, count: Array, slots: int) -> None:
+    """The first `count` slots of rows [b, h, n / page, ...] into a pool of `slots` slots, in place: whole pages, from `start` on."""
     count = np.asarray(count)
-
-    def write(pool: np.ndarray, x: Array) -> None:
-        x, page = np.asarray(x), slots // pool.shape[0]
+    for to, x in zip(pool.leaves, map(np.asarray, jax.tree.leaves(rows)), strict=True):
+        page = slots // to.shape[0]
         for r in np.ndindex(count.shape):
             first, many = start[r] // page, -(-count[r] // page)
-            pool[first : first + many] = x[r][:many]
-
-    jax.tree.map(write, pools, rows)
+            to[first : first + many] = x[r][:many]
 
 
 def move_regions(source: Array, old: Array, new: Array, length: Array, *, held: int, slots: int) -> np.ndarray:
