@@ -76,7 +76,7 @@ def pick(pool: Pool, rows: PyTree, order: Array, start: np.ndarray, count: Array
 
 
 def put(pool: Pool, rows: PyTree, start: np.ndarray, count: Array, slots: int) -> None:
-    """The first `count` slots of rows [b, h, n / page, ...] into a pool of `slots` slots, in place: whole pages, from `start` on."""
+    """The first `count` slots of rows [b, h, n / page, ...] into a pool of `slots`, in place: whole pages, from `start` on."""
     count = np.asarray(count)
     for to, x in zip(pool.leaves, map(np.asarray, jax.tree.leaves(rows)), strict=True):
         page = slots // to.shape[0]
