@@ -38,16 +38,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_conversations_come_back_smaller_and_go_on(lm, pre, tmp_path, name):
+def test_conversations_come_back_smaller_and_to_the_bit(lm, pre, tmp_path, name):
     policy = CASES[name]()
-    cache = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=4, stop=()).cache
+    cache = kvjax.compress(pre, policy)
     plain = kvjax.save_cache(cache, tmp_path / "plain", lm, policy)
     small = kvjax.save_cache(cache, tmp_path / "small", lm, policy, deflate=True)
-    again = kvjax.load_cache(small, lm, policy)
-    same(cache, again)
+    same(cache, kvjax.load_cache(small, lm, policy))
     assert small.stat().st_size < plain.stat().st_size
-    one, two = (kvjax.decode(lm, c, policy, max_new_tokens=4, stop=(), return_logits=True) for c in (cache, again))
-    np.testing.assert_array_equal(one.logits, two.logits)
 
 
 def test_what_the_header_does_not_describe_is_refused(lm, pre, tmp_path):

@@ -30,7 +30,7 @@ from kvjax.policy import Policy
 
 
 def kvtc(
-    artefact: Artefact | str | Path = "smollm2-135m", ratio: int = 16, recent: int = 128, sinks: int = 4
+    artefact: Artefact | str | Path = "smollm2-135m", ratio: int = 8, recent: int = 128, sinks: int = 4
 ) -> Policy:
     """Keep every token, most of them in a few bits a number.
 

@@ -197,6 +197,18 @@ def test_one_token_less_than_the_window_and_more(lm):
         assert reference.coded == 6 * max(0, length + 6 - RECENT - SINKS) and reference.edges <= 1
 
 
+def test_a_prompt_shorter_than_the_window_is_exact(pre):
+    """Every key before the rotary embedding, and every value, to the bit."""
+    wide = kvjax.methods.kvtc(artefact=toy("kvtc"), ratio=2, recent=PROMPT)
+    cache = kvjax.compress(pre, wide)
+    for layer, (v, evidence) in enumerate(zip(pre.rows[0].v, pre.rows[0].evidence, strict=True)):
+        for h in range(2):
+            keys, values = held(cache, wide.encode, layer, 0, h)
+            np.testing.assert_array_equal(keys, evidence.of(kvjax.evidence.RawKeys())[0, h, :PROMPT])
+            np.testing.assert_array_equal(values, v[0, h, :PROMPT])
+
+
+@pytest.mark.slow
 def test_a_window_that_holds_everything_is_the_full_cache(lm, pre):
     wide = kvjax.methods.kvtc(artefact=toy("kvtc"), ratio=2, recent=128)
     got, want = (
@@ -260,6 +272,7 @@ def test_losses_are_those_of_what_is_coded():
     assert found[0, 1, 3] == pytest.approx((y[:, 3:19] ** 2).sum(1).mean()) and np.isinf(found[:, 1, 5:]).all()
 
 
+@pytest.mark.slow
 def test_calibrated_tables_make_the_method(lm, pre):
     rng = np.random.default_rng(1)
     keys, values = ((rng.normal(size=(3, 120, 32)) * np.geomspace(9, 0.1, 32)).astype(np.float32) for _ in range(2))
