@@ -38,7 +38,7 @@ class Calibrated:
         for found in self._ready(method):
             if all(found.settings.get(name) == value for name, value in changes.items()):
                 return found
-        return self._kept(method, fitted_to(self.lm, method) | changes)
+        return self._kept(method, fitted_to(self.lm, method, changes))
 
     def _ready(self, method: str) -> Iterator[Artefact]:
         if method in self.given:
@@ -82,8 +82,11 @@ def given(folders: Sequence[Path], lm: Any) -> dict[str, Artefact]:
     return found
 
 
-def fitted_to(lm: Any, method: str) -> dict[str, Any]:
-    """A calibration's defaults, made smaller where the model is: shorter samples, groups of two channels."""
+def fitted_to(lm: Any, method: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A calibration's defaults with changes, smaller where the model is: shorter samples, groups of two channels.
+
+    Ten keys a centroid are read at least.
+    """
     settings, d = dict(find(method).DEFAULTS), lm.decoder
     more = max(settings.get("steps", 0), settings.get("error_steps", 0))
     for name in ("length", "shortest", "error_length"):
@@ -93,4 +96,7 @@ def fitted_to(lm: Any, method: str) -> dict[str, Any]:
         settings["k"] = min(settings["k"], settings["length"] // 8)
     if "groups" in settings:
         settings["groups"] = d.head_dim // 2
+    settings |= changes
+    if "centroids" in settings:
+        settings["samples"] = max(settings["samples"], -(-10 * settings["centroids"] // settings["length"]))
     return settings
