@@ -4,21 +4,18 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from experiments.calibrate.text import Report, described, stretches, topics
+from experiments.calibrate.text import Report, artefact, stretches
 from experiments.tasks.chat import encode_plain
-from experiments.tasks.text import PACKAGE, Haystack
-from kvjax.artefacts.artefact import Artefact, model_facts
+from experiments.tasks.text import Haystack
+from kvjax.artefacts.artefact import Artefact
 from kvjax.calibrate.kvtc import cached_tokens, kvtc_tables
 
-TOPICS = "pydoc_data.topics"
 #: `samples` stretches of `length` tokens, their first `sinks` left out; the others as `kvtc_tables`.
 DEFAULTS = dict(samples=8, length=1024, sinks=4, ratios=(8, 16, 32), measured=2048)
 
 
 def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int, progress: Report) -> Artefact:
     """Keys before the rotary embedding and values, their principal components, and bits for each ratio.
-
-    Without a text of the user's own it reads Python's help topics: the essays are what evaluations read.
 
     Args:
         settings: as DEFAULTS.   seed: not used: nothing is drawn.   progress: called with (stage, done, total).
@@ -28,13 +25,11 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
     """
     del seed
     _check(lm, settings)
-    own = text.source != PACKAGE
-    ids, source = (encode_plain(lm, text.text), text.source) if own else (topics(lm), TOPICS)
-    prompts = stretches(ids, settings["samples"], settings["length"])
+    prompts = stretches(encode_plain(lm, text.text), settings["samples"], settings["length"])
     keys, values = cached_tokens(lm, prompts, sinks=settings["sinks"], progress=partial(progress, "keys and values"))
     fit = {name: settings[name] for name in ("ratios", "measured")}
     tables = kvtc_tables(keys, values, progress=partial(progress, "bits"), **fit)
-    return Artefact("kvtc", model_facts(lm), described(prompts, source), dict(settings), tables)
+    return artefact("kvtc", lm, [text], prompts, settings, tables)
 
 
 def _check(lm: Any, settings: Mapping[str, Any]) -> None:
