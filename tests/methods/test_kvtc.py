@@ -290,7 +290,7 @@ def test_calibrated_tables_make_the_method(lm, pre):
 
 def test_the_built_in_artefact():
     found = resolve("smollm2-135m", "kvtc")
-    assert found.data["source"] == "pydoc_data.topics" and found.tables["keys_basis"].dtype == np.float16
+    assert found.data["split"] == "calibration" and found.tables["keys_basis"].dtype == np.float16
     for ratio in found.settings["ratios"]:
         encode = kvjax.methods.kvtc(ratio=ratio).encode
         assert all(codec.bits_a_number(64) <= 16 / ratio for codec in encode.codecs)
