@@ -94,7 +94,7 @@ def load(
 
     Args:
         source: a Hugging Face folder or hub id, a .gguf file, or "smollm2-135m"; with "+FOLDER" behind it, the model with the
-            weights of an artefact that `kvjax train dmc` made of it.
+            weights of an artefact that `kvjax train` made of the model itself.
         dtype: float32, bfloat16 or float16, of every parameter.
         tokenizer: a folder to take the tokenizer from instead.
         mesh: devices to put the weights on, tensor by tensor as they are read, as `shard` lays them out.

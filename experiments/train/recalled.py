@@ -23,7 +23,8 @@ from experiments.provenance import machine, versions
 from experiments.stats import share
 from experiments.train.data import find as find_data
 from kvjax.artefacts.artefact import Artefact, load
-from kvjax.train import Example, trained
+from kvjax.artefacts.retrofit import retrofitted
+from kvjax.train import Example
 
 #: Layers to a cache, where layers share one.
 EVERY = (1, 2, 4)
@@ -71,7 +72,7 @@ def served(artefact: Artefact, texts: int) -> dict[str, dict[str, float]]:
     make = find_data(artefact.data["kind"]).examples
     examples = make(lm, "served", count=texts, length=settings["length"], seed=settings["seed"])
     tokens, found = sum(example.label.index(True) - 1 for example in examples), {}
-    for name, (model, policy) in ways(artefact, trained(lm, artefact, artefact.method)).items():
+    for name, (model, policy) in ways(artefact, retrofitted(lm, artefact)).items():
         right, nbytes = hits(model, examples, policy)
         said = share(right)
         found[name] = dict(recalled=said.mean, low=said.low, high=said.high, answers=said.count, bytes_a_token=nbytes / tokens)

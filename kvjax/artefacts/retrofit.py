@@ -1,4 +1,4 @@
-"""Weights of the model itself that a method has trained, put in place of those it came with (DMC)."""
+"""Weights of the model itself that a method has trained, put in place of those it came with."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, PyTree
 
-from kvjax.artefacts.artefact import Artefact, ArtefactLike, resolve
-from kvjax.artefacts.weights import weights_of
+from kvjax.artefacts.artefact import Artefact, ArtefactLike, load, resolve
+from kvjax.artefacts.weights import tables_of, weights_of
 from kvjax.protocols import LanguageModel
 
 
@@ -39,23 +39,42 @@ def with_weights(params: PyTree, weights: PyTree) -> PyTree:
     return {**params, "layers": made}
 
 
+#: Methods whose artefacts hold weights of the model itself: of its layers, or all parameters.
+OWN = ("dmc", "neural_garbage_collection", "stochastic_kv_routing")
+
+
 def retrofitted(lm: LanguageModel, artefact: ArtefactLike) -> LanguageModel:
-    """The model with the weights of an artefact that `kvjax train dmc` made of it, under a name of its own.
+    """The model with the weights of an artefact that `kvjax train` made of it for a method of `OWN`, under a name of its own.
 
     Args:
+        lm: the model as it was before training: its sizes and its name are compared.
         artefact: an Artefact, or the folder of one.
 
     Raises:
-        ValueError: an artefact of another model or method, or weights of other shapes.
+        FileNotFoundError, ValueError: no artefact there, one of another model or method, or weights of other shapes.
 
     Example:
         lm = kvjax.artefacts.retrofitted(models.load("smollm2-135m"), FOLDER)
         out = kvjax.generate(lm, text, kvjax.methods.dmc(artefact=FOLDER))
     """
-    found = resolve(artefact, "dmc", lm)
-    weights = weights_of(found)
-    _check_shapes(lm.params, weights)
-    return lm.replace(params=with_weights(lm.params, weights), name=name_of(lm, found))
+    found = artefact if isinstance(artefact, Artefact) else load(artefact)
+    if found.method not in OWN:
+        raise ValueError(f"an artefact of {found.method} holds no weights of the model itself; those of {', '.join(OWN)} do")
+    found = resolve(found, found.method, lm)
+    return lm.replace(params=_params(lm, found), name=name_of(lm, found))
+
+
+def _params(lm: LanguageModel, artefact: Artefact) -> PyTree:
+    """The model's parameters with the artefact's in their place."""
+    if set(artefact.tables) != set(tables_of(lm.params)):
+        weights = weights_of(artefact)
+        _check_shapes(lm.params, weights)
+        return with_weights(lm.params, weights)
+
+    def found(path: tuple, x: Array) -> Array:
+        return jnp.asarray(artefact.tables[jax.tree_util.keystr(path, simple=True, separator=".")], x.dtype)
+
+    return jax.tree_util.tree_map_with_path(found, lm.params)
 
 
 def name_of(lm: LanguageModel, artefact: Artefact) -> str:

@@ -2,9 +2,9 @@
 
 *Neural Garbage Collection: Learning to Forget while Learning to Reason*, arXiv 2604.18002.
 Stages: score WindowAttention(window, NoPool, AllMean) · allocate AllHeld · select Chunks(size, share) · every `interval` tokens.
-The model itself is what is trained (`kvjax train neural_garbage_collection`, `kvjax.train.trained`); without that the policy is
-only a ranking by attention. One set of blocks for all heads of a layer; just before a round a layer holds interval / (1 - share)
-slots in the limit.
+The model itself is what is trained (`kvjax train neural_garbage_collection`, `kvjax.artefacts.retrofitted`); without that the
+policy is only a ranking by attention. One set of blocks for all heads of a layer; just before a round a layer holds
+interval / (1 - share) slots in the limit.
 Differs: the number of blocks is rounded down (the paper rounds to the nearest), and a block at the end may be shorter; blocks are
 cut anew of the slots held. The paper's schedule of retentions, which its prompts tell the model, is of its training.
 

@@ -11,7 +11,7 @@ from kvjax.train.frozen import Frozen
 from kvjax.train.held_out import mean_grade
 from kvjax.train.learner import Graded, Learner, Moment
 from kvjax.train.losses import cross_entropy, forward_kl, hidden_error, masked_mean, reverse_kl
-from kvjax.train.own_weights import changed, no_change, trained
+from kvjax.train.own_weights import changed, no_change
 from kvjax.train.rates import l1, of_ratio, rate_deviation, rate_hinge, ratio_ramp
 from kvjax.train.ranks import rank_correlation
 from kvjax.train.reading import reading
@@ -31,6 +31,6 @@ __all__ = [
     "gumbel_sigmoid", "gumbel_top_k", "hidden_error", "l1", "learners", "masked_mean", "mean_grade", "model_capacity",
     "neighbours", "no_change", "noisy_logit", "of_ratio", "plain", "random_sources", "rank_correlation", "rate_deviation",
     "rate_hinge", "ratio_ramp", "reading", "retained", "reverse_kl", "rise_and_fall", "routed_forward", "score_kl",
-    "smooth_l1", "smooth_l1_with_neighbours", "squared_error", "stacked", "straight_through", "taught", "train", "trained",
+    "smooth_l1", "smooth_l1_with_neighbours", "squared_error", "stacked", "straight_through", "taught", "train",
     "trapezoid", "untrained",
 ]  # fmt: skip

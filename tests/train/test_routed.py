@@ -7,7 +7,7 @@ import pytest
 
 import kvjax
 import models
-from kvjax.train import Example, Examples, artefact_of, forward, mean_grade, random_sources, routed_forward, stacked, train, trained
+from kvjax.train import Example, Examples, artefact_of, forward, mean_grade, random_sources, routed_forward, stacked, train
 from kvjax.train.learners import StochasticKVRouting
 from models.shared_layers import sources
 from tests.conftest import ids_of
@@ -90,14 +90,14 @@ def test_a_model_is_trained_kept_and_served(lm, tmp_path):
     assert after["loss"] < 0.8 * before["loss"] and 1 / 3 <= after["kept"] <= 1 and 0 <= after["accuracy"] <= 1
     artefact = artefact_of(lm, LEARNER, made.weights, data={"source": "drawn"}, run={"steps": 12})
     folder = kvjax.artefacts.artefact.save(artefact, tmp_path / "made")
-    better = trained(lm, folder, "stochastic_kv_routing")
+    better = kvjax.artefacts.retrofitted(lm, folder)
     for old, delta, new in zip(*map(jax.tree.leaves, (lm.params, made.weights, better.params)), strict=True):
         np.testing.assert_array_equal(new, old + delta)
     half, policy = models.share_layers(better, kept=(0, 2)), kvjax.methods.snapkv(budget=16, window=8)
     out = kvjax.generate(half, ids_of(30), policy, max_new_tokens=4)
     assert len(out.tokens[0]) == 4
     with pytest.raises(ValueError, match="name: the model has 'else'"):
-        trained(lm.replace(name="else"), folder, "stochastic_kv_routing")
+        kvjax.artefacts.retrofitted(lm.replace(name="else"), folder)
 
 
 def test_what_cannot_share_is_refused(lm):
