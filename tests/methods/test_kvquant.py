@@ -182,7 +182,7 @@ def test_calibrated_tables(lm):
 def test_the_built_in_artefact():
     assert "smollm2-135m/kvquant" in built_in()
     found = resolve("smollm2-135m", "kvquant")
-    assert found.data["source"] == "pydoc_data.topics" and found.model["layers"] == 30
+    assert found.data["split"] == "calibration" and found.model["layers"] == 30
     for bits in (2, 3, 4):
         for match in (False, True):
             encode = kvjax.methods.kvquant(bits=bits, matched=match).encode

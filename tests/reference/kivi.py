@@ -10,12 +10,15 @@ Keys are rotated at their true positions before they are coded. One KV head and 
 - The constructor's group is 128, the published runs use 32: 32 here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from . import affine
+from .coded import resolved
 from .held import causal
 
 
@@ -45,6 +48,15 @@ def kivi_nbytes(
     return keys + values + (exact_k + exact_v) * d * element
 
 
+def read(
+    code: Callable[[np.ndarray], affine.Block], x: Float[np.ndarray, "m d"], held: Float[np.ndarray, "n d"] | None,
+    before: list[np.ndarray],
+) -> Float[np.ndarray, "m d"]:  # fmt: skip
+    """What is read of the next rows once they are coded."""
+    first = sum(map(len, before))
+    return resolved(lambda y: affine.dequantise(code(y)), x, None if held is None else held[first : first + len(x)])
+
+
 @dataclass
 class Kivi:
     """The cache of one KV head, d channels; R = `residual` is a multiple of the keys' group, d of the values'."""
@@ -58,6 +70,11 @@ class Kivi:
     store: type[np.floating] = np.float16
     coded_k: list[affine.Block] = field(default_factory=list)
     coded_v: list[affine.Block] = field(default_factory=list)
+    #: What the other side holds in the end, which decides ties of float16 (`coded`), and what is read of the coded rows.
+    held_k: Float[np.ndarray, "n d"] | None = None
+    held_v: Float[np.ndarray, "n d"] | None = None
+    read_k: list[np.ndarray] = field(default_factory=list)
+    read_v: list[np.ndarray] = field(default_factory=list)
     exact_k: Float[np.ndarray, "n d"] = field(init=False)
     exact_v: Float[np.ndarray, "m d"] = field(init=False)
 
@@ -66,10 +83,10 @@ class Kivi:
 
     def keys(self) -> Float[np.ndarray, "n d"]:
         """What attention sees: codes first, exact rows after them."""
-        return np.vstack([*map(affine.dequantise, self.coded_k), self.exact_k])
+        return np.vstack([*self.read_k, self.exact_k])
 
     def values(self) -> Float[np.ndarray, "n d"]:
-        return np.vstack([*map(affine.dequantise, self.coded_v), self.exact_v])
+        return np.vstack([*self.read_v, self.exact_v])
 
     def counts(self) -> tuple[int, int, int, int]:
         """(keys coded, keys exact, values coded, values exact)."""
@@ -97,10 +114,14 @@ class Kivi:
         """All R exact keys at once as soon as there are R: the window empties."""
         while len(self.exact_k) >= self.residual:
             block, self.exact_k = self.exact_k[: self.residual], self.exact_k[self.residual :]
-            self.coded_k.append(affine.quantise(block, bits=self.bits_k, group=self.group_k, axis=0, store=self.store))
+            code = partial(affine.quantise, bits=self.bits_k, group=self.group_k, axis=0, store=self.store)
+            self.read_k += [read(code, block, self.held_k, self.read_k)]
+            self.coded_k.append(code(block))
 
     def code_values(self) -> None:
         """Every value but the last R, each as soon as it leaves them: the window slides."""
         while len(self.exact_v) > self.residual:
             row, self.exact_v = self.exact_v[:1], self.exact_v[1:]
-            self.coded_v.append(affine.quantise(row, bits=self.bits_v, group=self.group_v, axis=1, store=self.store))
+            code = partial(affine.quantise, bits=self.bits_v, group=self.group_v, axis=1, store=self.store)
+            self.read_v += [read(code, row, self.held_v, self.read_v)]
+            self.coded_v.append(code(row))

@@ -60,7 +60,7 @@ def bytes_per_token(decoder: Decoder, policy: Named, dtype: str = "bfloat16") ->
     """
     if when(policy.policy) != "nothing is evicted":
         raise ValueError(f"{policy.name} evicts: its cache is no prefix of another prompt's; take one that keeps all, such as kivi")
-    found = planned(serving(decoder, _LONG + 1), policy.policy, _LONG, new=1, dtype=jnp.dtype(dtype))
+    found = planned(serving(decoder, _LONG + 1), policy.policy, _LONG, new=0, dtype=jnp.dtype(dtype))
     return sum(cache_bytes(found)[0].values()) / _LONG
 
 
