@@ -36,6 +36,7 @@ _ALLOCATORS = (
     allocate.AdaptiveRounded(),
     allocate.AllHeld(),
     allocate.AllocateByLayer(rest=allocate.Uniform(), kinds=(allocate.Pyramid(),), layers=((0, 2),)),
+    allocate.HeadVariance(),
     allocate.PyramidRounded(window=4),
     allocate.WholeLayers(layers=(0,)),
 )
