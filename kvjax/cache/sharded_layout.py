@@ -13,17 +13,18 @@ from kvjax.cache.mesh import EACH
 from kvjax.cache.sharded import Form, ShardedCache, spread
 from kvjax.kernels.compact import move_regions
 from kvjax.placement.lists import sources
+from kvjax.types import DECODING
 
 
 def resize_sharded(cache: ShardedCache, capacity: np.ndarray, reserve_slots: int = 0) -> ShardedCache:
     """The same cache in pools with these capacities, int [rows, heads, L, b, h], each at least its length.
 
-    All pools get the size class of the fullest device, or of `reserve_slots` on each. No buffer is shared with the old cache.
+    All pools get the size class (`DECODING`) of the fullest device, or of `reserve_slots` on each; no buffer is shared.
     """
     align, lengths = cache.one.align, cache.numbers("length")
     wanted = np.maximum(capacity, lengths).reshape(cache.mesh.size, *cache.one.start.shape)
     asked = max(int(np.maximum(own, 1).sum()) + own.size * (align - 1) for own in wanted)
-    plans = [plan_regions(own, max(asked, reserve_slots), align) for own in wanted]
+    plans = [plan_regions(own, max(asked, reserve_slots), align, steps=DECODING) for own in wanted]
     start, room, slots = np.stack([p[0] for p in plans]), np.stack([p[1] for p in plans]), plans[0][2]
     mine, pages = cache.here, sorted({cache.slots // x.shape[0] for x in jax.tree.leaves(cache.one.pools)} - {1})
     regions = (spread({place: x[place] for place in mine}, cache.mesh) for x in (start, room))

@@ -55,5 +55,10 @@ class Decoded:
         )
 
 
+def told(seconds: float, steps: int, cache: KVCache | ShardedCache) -> dict[str, float | int]:
+    """`Decoded.info` of a loop that took so long."""
+    return dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots)
+
+
 def _beginning(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."

@@ -80,14 +80,24 @@ def make_room(
     Nothing moves where the room is there (`compress(headroom=...)`). The padding is 0 where nothing needs a static bound.
     """
     capacity = policy.when.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block)
-    widest, slots = int(capacity.max()), 0
-    if pool_budget is not None:
-        check_budget(pool_budget)
-        most = slots_of(pool_budget, int(np.asarray(cache.position).max())) + new_tokens
-        widest, slots = max(widest, most), (most + cache.align) * capacity.size
+    most, slots = room_of(pool_budget, int(np.asarray(cache.position).max()), new_tokens, align=cache.align, regions=capacity.size)
+    widest = max(int(capacity.max()), most)
     asked = policy.encode.room(cache, capacity)
     has_room = _has_room(cache, policy, asked, slots)
     return copied(cache) if has_room else resize(cache, asked, slots, steps=DECODING), power_of_two(widest) if policy.padded else 0
+
+
+def room_of(pool_budget: int | float | None, longest: int, new_tokens: int, *, align: int, regions: int) -> tuple[int, int]:
+    """(slots of a region, slots of the pool) that a budget asks for with `new_tokens` more; nothing without one.
+
+    Raises:
+        ValueError: what is no budget.
+    """
+    if pool_budget is None:
+        return 0, 0
+    check_budget(pool_budget)
+    most = slots_of(pool_budget, longest) + new_tokens
+    return most, (most + align) * regions
 
 
 def _has_room(cache: KVCache, policy: Policy, asked: np.ndarray | Sequence[np.ndarray], reserve_slots: int) -> bool:

@@ -12,7 +12,7 @@ from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.sharded import ShardedCache
 from kvjax.checks import check_new_tokens
 from kvjax.decode import sharded
-from kvjax.decode.decoded import Decoded
+from kvjax.decode.decoded import Decoded, told
 from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.sample import Greedy
 from kvjax.decode.step import Spec, step
@@ -87,7 +87,7 @@ def _decode(
         lengths=np.asarray(end.lengths),
         logits=end.logits[:, :steps] if keep_logits else None,
         cache=cache,
-        info=dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots),
+        info=told(seconds, steps, cache),
         tokenizer=lm.tokenizer,
         stop=tuple(np.asarray(stop).tolist()),
     )

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.cache.mesh import EACH, HEADS, ROWS, sizes, whole
 from kvjax.cache.sharded import ShardedCache
-from kvjax.decode.decoded import Decoded
+from kvjax.decode.decoded import Decoded, told
 from kvjax.decode.routed import Routed, with_routes
 from kvjax.decode.sharded_room import check_sharded, make_sharded_room
 from kvjax.decode.step import Spec, run_block
@@ -75,7 +75,7 @@ def decode(
         lengths=in_batch(lengths),
         logits=in_batch(logits)[:, :taken] if keep_logits else None,
         cache=end,
-        info=dict(seconds=seconds, steps=taken, ms_per_token=1e3 * seconds / taken, nbytes=end.nbytes, slots=end.slots),
+        info=told(seconds, taken, end),
         tokenizer=lm.tokenizer,
         stop=tuple(np.asarray(stop).tolist()),
     )

@@ -4,11 +4,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from kvjax.budget import slots_of
 from kvjax.cache.mesh import sizes
 from kvjax.cache.sharded import ShardedCache
 from kvjax.cache.sharded_layout import resize_sharded
-from kvjax.decode.headroom import check_form, check_heads, check_positions
+from kvjax.decode.headroom import check_form, check_heads, check_positions, room_of
 from kvjax.policy import Policy
 from kvjax.protocols import LanguageModel
 from kvjax.retrieve import FullAttention
@@ -50,8 +49,6 @@ def make_sharded_room(
 ) -> tuple[ShardedCache, int]:
     """`make_room` of a sharded cache: the cache with room, and the slots a region is padded to."""
     capacity = policy.when.fullest(cache.numbers("length"), cache.numbers("budget"), new_tokens, block)
-    widest, slots = int(capacity.max()), 0
-    if pool_budget is not None:
-        most = slots_of(pool_budget, int(cache.numbers("position").max())) + new_tokens
-        widest, slots = max(widest, most), (most + cache.one.align) * cache.one.start.size
-    return resize_sharded(cache, capacity, slots), power_of_two(widest) if policy.padded else 0
+    one, longest = cache.one, int(cache.numbers("position").max())
+    most, slots = room_of(pool_budget, longest, new_tokens, align=one.align, regions=one.start.size)
+    return resize_sharded(cache, capacity, slots), power_of_two(max(int(capacity.max()), most)) if policy.padded else 0
