@@ -1,7 +1,6 @@
 """`kvjax train`: learn a method's gates from texts, the model frozen, or the model itself, and keep them as an artefact."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,8 +65,8 @@ def train(
     facts = {"steps": steps, "seed": seed, "length": length, "rows": rows, "parts": parts, "kvjax": versions()["kvjax"]}
     told = description(taught, texts["train"], kind)
     dtype = "float16" if half else "float32"
-    artefact = artefact_of(lm, learner, made.weights, data=told, run=facts, dtype=dtype)
-    artefact = replace(artefact, passages=sketch(texts["train"].text) if reads_text else "")
+    passages = sketch(texts["train"].text) if reads_text else ""
+    artefact = artefact_of(lm, learner, made.weights, data=told, run=facts, dtype=dtype, passages=passages)
     save(artefact, folder)
     out.print(f"{artefact.origin} in {folder}", markup=False)
     graded = before_and_after(lm, learner, made.weights, other, seed)

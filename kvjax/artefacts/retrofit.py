@@ -8,7 +8,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, PyTree
 
 from kvjax.artefacts.artefact import Artefact, ArtefactLike, load, resolve
-from kvjax.artefacts.weights import tables_of, weights_of
+from kvjax.artefacts.weights import path_of, weights_of
 from kvjax.protocols import LanguageModel
 
 
@@ -66,15 +66,12 @@ def retrofitted(lm: LanguageModel, artefact: ArtefactLike) -> LanguageModel:
 
 def _params(lm: LanguageModel, artefact: Artefact) -> PyTree:
     """The model's parameters with the artefact's in their place."""
-    if set(artefact.tables) != set(tables_of(lm.params)):
+    if set(artefact.tables) != {path_of(at) for at, _ in jax.tree_util.tree_leaves_with_path(lm.params)}:
         weights = weights_of(artefact)
         _check_shapes(lm.params, weights)
         return with_weights(lm.params, weights)
 
-    def found(path: tuple, x: Array) -> Array:
-        return jnp.asarray(artefact.tables[jax.tree_util.keystr(path, simple=True, separator=".")], x.dtype)
-
-    return jax.tree_util.tree_map_with_path(found, lm.params)
+    return jax.tree_util.tree_map_with_path(lambda at, x: jnp.asarray(artefact.tables[path_of(at)], x.dtype), lm.params)
 
 
 def name_of(lm: LanguageModel, artefact: Artefact) -> str:

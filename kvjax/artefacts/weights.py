@@ -11,8 +11,12 @@ from kvjax.artefacts.artefact import Artefact
 
 def tables_of(weights: PyTree, dtype: DTypeLike = np.float32) -> dict[str, np.ndarray]:
     """Leaves of nested dicts by their path, in `dtype`; the paths' keys hold no dot."""
-    leaves = jax.tree_util.tree_leaves_with_path(weights)
-    return {jax.tree_util.keystr(at, simple=True, separator="."): np.asarray(x).astype(dtype) for at, x in leaves}
+    return {path_of(at): np.asarray(x).astype(dtype) for at, x in jax.tree_util.tree_leaves_with_path(weights)}
+
+
+def path_of(keys: jax.tree_util.KeyPath) -> str:
+    """A leaf's path as a table is named."""
+    return jax.tree_util.keystr(keys, simple=True, separator=".")
 
 
 def weights_of(artefact: Artefact) -> dict[str, object]:

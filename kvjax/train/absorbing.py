@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Float32, PyTree
 
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.gates.side_maps import key_features, query_features
-from kvjax.train.attention import causal_attention
+from kvjax.train.attention import causal_attention, logits
 from kvjax.train.forward import Attend, Hook
 from kvjax.train.heavy_hitters import held_by_heavy_hitters
 
@@ -32,12 +32,6 @@ def absorbing_attention(
     t = z.shape[-1]
     a = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((t, t), bool)), z, -jnp.inf), axis=-1)
     return jnp.einsum("bhgtn,bhnd->bhgtd", a, inputs.v.astype(jnp.float32), precision="highest")
-
-
-def logits(inputs: AttentionInputs) -> Float32[Array, "b h g t t"]:
-    """q_i·k_j / sqrt(d), of later keys, too."""
-    q, k = (x.astype(jnp.float32) for x in (inputs.q, inputs.k))
-    return jnp.einsum("bhgtd,bhnd->bhgtn", q, k, precision="highest") / jnp.sqrt(jnp.float32(q.shape[-1]))
 
 
 def output_error(

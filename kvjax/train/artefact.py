@@ -14,13 +14,13 @@ from kvjax.train.learner import Learner, settings_of
 
 def artefact_of(
     lm: LanguageModel, learner: Learner, weights: PyTree, *, data: Mapping[str, object], run: Mapping[str, object],
-    dtype: DTypeLike = np.float32
-) -> Artefact:
+    dtype: DTypeLike = np.float32, passages: str = "",
+) -> Artefact:  # fmt: skip
     """What `kvjax.methods` takes: weights, the model they are of, what they were trained for and on.
 
     Args:
         data: what was read: source, sha256, samples, tokens.   run: what else decided the numbers: steps, seed, version.
-        dtype: of the tables; of a built-in artefact float16.
+        dtype: of the tables; of a built-in artefact float16.   passages: a sketch of the text that was read (`Artefact`).
     """
     tables = tables_of(learner.result(lm, weights), dtype)
-    return Artefact(learner.method, model_facts(lm), data, {**settings_of(learner), **run}, tables)
+    return Artefact(learner.method, model_facts(lm), data, {**settings_of(learner), **run}, tables, passages)

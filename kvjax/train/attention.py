@@ -22,9 +22,14 @@ def causal_weights(
     inputs: AttentionInputs, bias: Float32[Array, "#b #h #g #t #t"] | None = None, *, window: int | None = None
 ) -> Float32[Array, "b h g t t"]:
     """a_ij = softmax_j(q_i·k_j / sqrt(d) + bias_ij), 0 where i does not see j; as `causal_attention` takes it."""
-    q, k = (x.astype(jnp.float32) for x in (inputs.q, inputs.k))
-    z = jnp.einsum("bhgtd,bhnd->bhgtn", q, k, precision="highest") / jnp.sqrt(jnp.float32(q.shape[-1]))
+    z = logits(inputs)
     z = z if bias is None else z + bias
-    i = jnp.arange(q.shape[3], dtype=jnp.int32)
+    i = jnp.arange(z.shape[3], dtype=jnp.int32)
     seen = i <= i[:, None] if window is None else (i <= i[:, None]) & (i > i[:, None] - window)
     return jax.nn.softmax(jnp.where(seen, z, -jnp.inf), axis=-1)
+
+
+def logits(inputs: AttentionInputs) -> Float32[Array, "b h g t t"]:
+    """q_i·k_j / sqrt(d), of later keys, too."""
+    q, k = (x.astype(jnp.float32) for x in (inputs.q, inputs.k))
+    return jnp.einsum("bhgtd,bhnd->bhgtn", q, k, precision="highest") / jnp.sqrt(jnp.float32(q.shape[-1]))
