@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 
 import kvjax
+from experiments.docs import between
+from experiments.files import write_atomically
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
 from kvjax.protocols import LanguageModel
@@ -68,9 +70,7 @@ def table() -> list[str]:
 
 def main() -> None:
     """Write the table between its marks."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text("\n".join([before + BEGIN, *table(), END + after]))
+    write_atomically(PAGE, between(PAGE.read_text(), "\n".join(table()), BEGIN, END, of=PAGE.name).encode())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from pathlib import Path
 import jax.numpy as jnp
 
 import kvjax
+from experiments.docs import between
+from experiments.files import write_atomically
 from kvjax.codec import Codec
 from kvjax.encode import EncodeByLayer, Stored, Tiered
 
@@ -62,9 +64,7 @@ def table() -> list[str]:
 
 def main() -> None:
     """Write the table between its marks."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text("\n".join([before + BEGIN, *table(), END + after]))
+    write_atomically(PAGE, between(PAGE.read_text(), "\n".join(table()), BEGIN, END, of=PAGE.name).encode())
 
 
 if __name__ == "__main__":

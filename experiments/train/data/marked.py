@@ -6,7 +6,7 @@ As `recall`; whoever reads a pair can know by its key whether it is worth keepin
 import random
 from typing import Any
 
-from experiments.train.data.recall import sizes, written
+from experiments.train.data.recall import drawn, written
 from kvjax.train import Example
 
 #: Nothing is taken from a text; the name of a split stands for it.
@@ -22,9 +22,7 @@ def examples(lm: Any, text: str, *, count: int, length: int, seed: int) -> list[
     Raises:
         ValueError: `length`, or the vocabulary, is too small for two pairs.
     """
-    keys, pairs = sizes(lm, length)
-    draws = (random.Random(f"{seed}/train/marked/{text}/{length}/{i}") for i in range(count))
-    return [_example(keys, pairs, draw) for draw in draws]
+    return drawn("marked", _example, lm, text, count=count, length=length, seed=seed)
 
 
 def _example(keys: int, pairs: int, draw: random.Random) -> Example:

@@ -7,7 +7,7 @@ are pairs, the next K keys, the next K values. Keys are drawn without repetition
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt
 from typing import Any
 
@@ -26,9 +26,16 @@ def examples(lm: Any, text: str, *, count: int, length: int, seed: int) -> list[
     Raises:
         ValueError: `length`, or the vocabulary, is too small for two pairs.
     """
+    return drawn("recall", _example, lm, text, count=count, length=length, seed=seed)
+
+
+def drawn(
+    kind: str, make: Callable[[int, int, random.Random], Example], lm: Any, text: str, *, count: int, length: int, seed: int
+) -> list[Example]:
+    """`make(keys, pairs, draw)` so many times: text i is the same for one kind, split, seed and length."""
     keys, pairs = sizes(lm, length)
-    draws = (random.Random(f"{seed}/train/recall/{text}/{length}/{i}") for i in range(count))
-    return [_example(keys, pairs, draw) for draw in draws]
+    draws = (random.Random(f"{seed}/train/{kind}/{text}/{length}/{i}") for i in range(count))
+    return [make(keys, pairs, draw) for draw in draws]
 
 
 def sizes(lm: Any, length: int) -> tuple[int, int]:
