@@ -12,6 +12,7 @@ import kvjax
 from experiments import traces
 from experiments.answer_cost import of_row
 from experiments.full_cache import full_nbytes
+from experiments.memory_maps import forget_programs
 from experiments.policies import Named
 from experiments.prefills import Afresh
 from experiments.tasks.example import Example
@@ -58,6 +59,7 @@ def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
 def _answer(lm: Any, task: Any, pre: Any, example: Example, *, group: list[Named], trace: bool) -> Iterator[tuple]:
     caches, facts, seen, scored = [], [], [], None
     for cell in group:
+        forget_programs()
         began = time.perf_counter()
         if scored is None or not scored.serves(pre, cell.policy):  # cells of one scorer follow each other; the first pays for it
             scored = kvjax.score_prompt(pre, cell.policy)

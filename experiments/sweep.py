@@ -13,7 +13,6 @@ import kvjax
 from experiments import leaks, traces
 from experiments.executors.executor import Executor, InProcess, Work
 from experiments.measure import measure
-from experiments.memory_maps import forget_programs
 from experiments.policies import Named
 from experiments.prefills import Afresh
 from experiments.provenance import commit, machine, versions
@@ -144,7 +143,6 @@ def measured(here: InProcess, work: Work) -> Iterator[tuple[dict[str, Any], Any]
     how = dict(needs=[cell.policy for cell in cells], prefills=here.prefills, trace=work.trace)
     for row, trace in measure(here.lm, task, example, [cells[i] for i in work.cells], **how):
         yield common | row | behind[row["policy_repr"], row["budget"]], trace
-    forget_programs()
 
 
 def check(lm: Any, plan: Plan, haystack: Sequence[int], rows: Found) -> None:

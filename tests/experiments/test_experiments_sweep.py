@@ -130,6 +130,12 @@ def test_programs_are_forgotten_before_the_memory_maps_run_out(monkeypatch):
     assert f._cache_size() == 0
 
 
+def test_every_cell_sees_to_the_memory_maps(talker, plan, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("experiments.measure.forget_programs", lambda: asked.append(1))
+    assert go(talker, replace(plan, prompts=1), tmp_path / "rows.jsonl") == len(asked)
+
+
 def test_rows_of_a_batch_score_as_alone(talker, plan, whole):
     example = next(ppl.examples(talker, 420, 1, 0, haystack=talker.encode(TEXT)))
     for cell in plan.cells:
