@@ -1,16 +1,21 @@
-"""`python -m experiments.docs` writes docs/methods.md and the methods in README.md; `kvjax results` the pages of docs/results."""
+"""`python -m experiments.docs` writes docs/methods.md and the tables of README.md; `kvjax results` the pages of docs/results."""
 
 import sys
 from pathlib import Path
 
 from experiments.commands.methods import bytes_text, every_method
 from experiments.files import write_atomically
+from experiments.method_kinds import KINDS, kind
+from experiments.result_pages import board
 from kvjax.catalogue import MethodInfo
 
 ROOT = Path(__file__).parents[1]
 PAGE, README = ROOT / "docs" / "methods.md", ROOT / "README.md"
 #: The lines of README.md between which the table of methods stands.
 BEGIN, END = "<!-- methods: python -m experiments.docs -->", "<!-- end of methods -->"
+#: The same of the first lines of the leaderboard, and how many there are.
+BEGIN_BOARD, END_BOARD = "<!-- leaderboard: python -m experiments.docs -->", "<!-- end of leaderboard -->"
+BEST = 6
 
 _HEAD = """# Methods
 
@@ -53,29 +58,6 @@ def link(info: MethodInfo) -> str:
     return "" if info.arxiv is None else f"arXiv {info.arxiv}"
 
 
-def kind(info: MethodInfo) -> str:
-    """Under which of KINDS a method stands: the first that describes it."""
-    stage, acts = info.stages.get, info.acts
-    if "training" in info.requires:
-        return "trained gates and patterns"
-    if stage("retrieve") not in (None, "FullAttention"):
-        return "a part is read, or held elsewhere"
-    if stage("merge") not in (None, "Drop"):
-        return "what goes is merged into what stays"
-    if stage("encode") in ("Tiered", "EncodeByLayer") or (acts == "nothing is evicted" and info.name != "full"):
-        return "fewer bits, or a sparse prefill"
-    if acts not in ("after the prompt", "nothing is evicted"):
-        return "slots go while decoding"
-    return "budgets by layer or head" if stage("allocate") != "Uniform" else "slots go after the prompt"
-
-
-#: The kinds of the README's table, in its order.
-KINDS = (
-    "slots go after the prompt", "budgets by layer or head", "slots go while decoding", "what goes is merged into what stays",
-    "fewer bits, or a sparse prefill", "a part is read, or held elsewhere", "trained gates and patterns",
-)  # fmt: skip
-
-
 def table() -> str:
     """README's table: the methods of each kind, with links; ¹ needs a calibration, ² a second pass over the prompt."""
     marks = {"calibration": "¹", "second pass": "²"}
@@ -92,8 +74,14 @@ def table() -> str:
 
 
 def with_table(text: str) -> str:
-    """A README with the table between its two marks."""
+    """A README with the table of methods between its two marks."""
     return between(text, table(), BEGIN, END, of="README.md")
+
+
+def with_board(text: str) -> str:
+    """A README with the first lines of the leaderboard between theirs."""
+    best = "\n".join(board.top(BEST)).replace("../methods.md", "docs/methods.md")
+    return between(text, best, BEGIN_BOARD, END_BOARD, of="README.md")
 
 
 def between(text: str, new: str, begin: str, end: str, *, of: str) -> str:
@@ -112,7 +100,7 @@ def between(text: str, new: str, begin: str, end: str, *, of: str) -> str:
 def main() -> int:
     """Write both."""
     write_atomically(PAGE, page().encode())
-    write_atomically(README, with_table(README.read_text()).encode())
+    write_atomically(README, with_board(with_table(README.read_text())).encode())
     return 0
 
 

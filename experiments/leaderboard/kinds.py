@@ -1,10 +1,10 @@
 """What a method does, in a word or three: the leaderboard's colours and its first filter."""
 
-from experiments.docs import KINDS as LONG
-from experiments.docs import kind as long_kind
+from experiments.method_kinds import KINDS as LONG
+from experiments.method_kinds import kind as long_kind
 from kvjax.catalogue import MethodInfo
 
-#: In the order of `experiments.docs.KINDS`, then the uncompressed cache.
+#: In the order of `experiments.method_kinds.KINDS`, then the uncompressed cache.
 SHORT = ("evict", "evict by head", "evict while decoding", "merge", "quantise", "retrieve", "learned")
 FULL = "full cache"
 KINDS = (*SHORT, FULL)

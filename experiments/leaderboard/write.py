@@ -25,12 +25,15 @@ class Written:
     places: tuple[Place, ...]
 
 
-def write(rows: Sequence[Row], folder: Path, *, left_out: Mapping[str, str], command: str) -> Written:
+def write(
+    rows: Sequence[Row], folder: Path, *, left_out: Mapping[str, str], command: str, again: Path | None = None
+) -> Written:
     """Write the table and the page of `rows`; each is the old one or the new one, never half of one.
 
     Args:
         rows: result rows of one sweep.   folder: where to.
         left_out: methods that were not measured, and why.   command: the one that asks for it.
+        again: the folder that the commands which measure a place again write to; `folder` if None.
 
     Raises:
         ValueError: no rows, or rows that do not compare. ImportError: the extra `pages` is missing.
@@ -39,7 +42,7 @@ def write(rows: Sequence[Row], folder: Path, *, left_out: Mapping[str, str], com
     if not rows:
         raise ValueError(f"no result rows in {folder / ROWS}: nothing was measured")
     found, cells = places(rows), by_cell(rows)
-    repeats = [repeat(place, cells, folder) for place in found]
+    repeats = [repeat(place, cells, again or folder) for place in found]
     text = table.text([table.line(place, line) for place, line in zip(found, repeats, strict=True)])
     page = render(found, repeats, left_out=left_out, command=command, origins=origins(rows))
     return Written(

@@ -22,7 +22,8 @@ that may be what it is measured on is not shown (`experiments/leaks.py`)."""
 
 def page() -> str:
     """docs/results/index.md."""
-    lines = ["# Results", "", _RULES, "", "Sweeps: [first](first.md), [the papers' methods](papers.md).", ""]
+    others = "[Leaderboard](leaderboard.md). Sweeps: [first](first.md), [the papers' methods](papers.md)."
+    lines = ["# Results", "", _RULES, "", others, ""]
     lines += ["| ablation | task | prompts | " + " | ".join(OUTCOMES) + " | rows |"]
     lines += ["| --- | --- | --: |" + " --: |" * len(OUTCOMES) + " --- |"]
     return "\n".join([*lines, *(line for name in names() for line in _lines(name)), "", *_built_in(), ""])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.ablations import names
 from experiments.files import write_atomically
-from experiments.result_pages import ablation, index, sweep
+from experiments.result_pages import ablation, board, index, sweep
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 _FIRST = "Retrieval and perplexity of six methods at three budgets, from the README's first command."
@@ -15,9 +15,13 @@ _PAPERS = "Methods of the four papers beside those that they are compared with, 
 PAGES: Mapping[str, Callable[[], str]] = {
     "index": index.page,
     "first": partial(sweep.page, "first", "First sweep", _FIRST),
+    "leaderboard": board.page,
     "papers": partial(sweep.page, "papers", "The papers' methods", _PAPERS),
     **{name: partial(ablation.page, name) for name in names()},
 }
+
+#: What stands beside a page, and is written with it.
+BESIDE: Mapping[str, Callable[[Path], None]] = {"leaderboard": board.beside}
 
 
 def write(name: str, folder: Path = FOLDER) -> Path:
@@ -29,4 +33,5 @@ def write(name: str, folder: Path = FOLDER) -> Path:
     if name not in PAGES:
         raise ValueError(f"no page of results is called {name!r}; there are {', '.join(PAGES)}")
     folder.mkdir(parents=True, exist_ok=True)
+    BESIDE.get(name, lambda _: None)(folder)
     return write_atomically(folder / f"{name}.md", PAGES[name]().encode())

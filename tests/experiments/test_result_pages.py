@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from experiments.result_pages import ablation, standing
+from experiments.leaderboard import pack
+from experiments.result_pages import ablation, board, standing
 from experiments.result_pages.pages import FOLDER, PAGES, write
+from experiments.rows import read
 from kvjax.artefacts.artefact import BUILT_IN
 from tests.experiments.conftest import row
 
@@ -62,3 +64,56 @@ def test_a_page_says_how_many_rows_are_not_from_a_clean_commit():
 def test_an_ablation_without_rows_says_how_to_measure_it(monkeypatch, tmp_path):
     monkeypatch.setattr(ablation, "ROWS", tmp_path)
     assert "No rows yet" in ablation.page("d2o_table6") and "kvjax ablate d2o_table6" in ablation.page("d2o_table6")
+
+
+def _ranked(policy: str, budget: float, score: float, prompt: int) -> dict:
+    found = row(policy=policy, policy_repr=policy, budget=budget, score=score, prompt=prompt)
+    return found | {"commit": "12ab", "text": "essays", "split": "whole", "host_bytes": 0}
+
+
+@pytest.fixture
+def ranked(monkeypatch, tmp_path):
+    """Three methods on two prompts, packed: keydiff is better than snapkv at 0.25 and worse at 0.5."""
+    cells = [("full", 1.0, 1.0), ("snapkv", 0.5, 1.0), ("snapkv", 0.25, 0.0), ("keydiff", 0.5, 0.5), ("keydiff", 0.25, 1.0)]
+    made = [_ranked(policy, budget, score, prompt) for policy, budget, score in cells for prompt in (0, 1)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
+    pack.main(tmp_path, tmp_path / "packed.jsonl.xz")
+    monkeypatch.setattr(board, "COMMITTED", tmp_path / "packed.jsonl.xz")
+    board.rows.cache_clear()
+    yield made
+    board.rows.cache_clear()
+
+
+def test_packed_rows_are_the_rows_and_join_once(ranked, tmp_path):
+    packed = tmp_path / "packed.jsonl.xz"
+    assert sorted(map(str, read(packed))) == sorted(map(str, ranked))
+    better = ranked[0] | {"score": 0.25}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(better) + "\n")
+    pack.main(tmp_path, packed)
+    found = read(packed)
+    assert len(found) == len(ranked) and better in found
+    with pytest.raises(ValueError, match="2 of 2 rows are not from a commit without changes"):
+        pack.joined(found, [ranked[0] | {"commit": "12ab+"}, ranked[1] | {"commit": None}])
+
+
+def test_a_damaged_pack_is_named(tmp_path):
+    (tmp_path / "rows.jsonl.xz").write_bytes(b"no xz")
+    with pytest.raises(ValueError, match="no file that xz packed"):
+        read(tmp_path / "rows.jsonl.xz")
+
+
+def test_the_leaderboard_ranks_by_the_mean_over_budgets(ranked):
+    lines = board.page().splitlines()
+    order = [line for line in lines if line.startswith("| [")]
+    assert [line.split("]")[0] for line in order] == ["| [keydiff", "| [snapkv", "| [full"]
+    assert "| 50% | 25% |" in "".join(lines)
+    assert "| [keydiff](../methods.md#keydiff) | evict | 50 [9, 91] | 100 [34, 100] |" in order[0]
+    assert any(line.startswith("| kvzip |") for line in lines), "what was not measured is named"
+    assert "--methods" not in board.command(ranked) and "--budgets 0.5,0.25" in board.command(ranked)
+
+
+def test_the_leaderboards_page_stands_beside_it(ranked, tmp_path):
+    (tmp_path / "pages").mkdir()
+    board.beside(tmp_path / "pages")
+    assert "keydiff" in (tmp_path / "pages" / "leaderboard.html").read_text()
+    assert len((tmp_path / "pages" / "leaderboard.csv").read_text().splitlines()) == 6

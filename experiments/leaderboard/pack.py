@@ -1,0 +1,47 @@
+"""`python -m experiments.leaderboard.pack FOLDER`: the rows of a leaderboard's folder become the committed ones.
+
+A row of each cell and prompt is kept, the newest. Rows that were measured beside uncommitted changes, or whose artefact does not
+say what it read, are refused. `kvjax results leaderboard` then makes the pages.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.leaderboard.write import ROWS
+from experiments.result_pages.standing import clean, told
+from experiments.rows import Row, key, pack, read
+
+COMMITTED = Path(__file__).parents[1] / "results" / "leaderboard.jsonl.xz"
+
+
+def joined(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+    """Both, in the order of their cells; of a cell that both have, the new row.
+
+    Raises:
+        ValueError: new rows that no page may show.
+    """
+    unfit = [row for row in new if not (clean(row) and told(row))]
+    if unfit:
+        first = unfit[0]
+        raise ValueError(
+            f"{len(unfit)} of {len(new)} rows are not from a commit without changes, or their artefact does not say what it read, "
+            f"the first of {first['policy']} at commit {first.get('commit')}: measure them again from a clean checkout"
+        )
+    found = {key(row): row for row in [*old, *new]}
+    return [found[cell] for cell in sorted(found, key=str)]
+
+
+def main(folder: Path, committed: Path = COMMITTED) -> int:
+    """Join the folder's rows to the committed ones."""
+    old = read(committed) if committed.is_file() else []
+    rows = joined(old, read(folder / ROWS))
+    pack(rows, committed)
+    print(f"{len(rows)} rows, {len(old)} before, in {committed}")
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    sys.exit(main(Path(sys.argv[1])))

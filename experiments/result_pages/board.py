@@ -1,0 +1,148 @@
+"""The leaderboard's pages: every method that was measured, from the committed rows."""
+
+import shlex
+import statistics
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import kvjax
+from experiments.leaderboard.board import MEAN, Place, places
+from experiments.leaderboard.pack import COMMITTED
+from experiments.leaderboard.write import CSV, PAGE, write
+from experiments.markdown_table import table
+from experiments.report.words import estimate
+from experiments.result_pages.standing import said, shown
+from experiments.rows import Row
+
+_ABOUT = f"""Every method of `kvjax methods` that runs on this model as it comes, at the same budgets on the same prompts. A score
+is the share of prompts answered, in percent, with its 95% interval (Wilson), or nats a token; under a share of the prompt stands
+the score with that share of its slots kept. Bytes are those allocated on the device, at the smallest budget, as a share of the
+float32 cache's. [{PAGE}]({PAGE}) sorts, filters and draws the same rows; [{CSV}]({CSV}) has the numbers."""
+
+_AGAIN = """A killed run goes on where it was. `python -m experiments.leaderboard.pack FOLDER` joins what was measured to the rows
+of the library, `kvjax results leaderboard` makes this page of them."""
+
+
+@cache
+def rows() -> list[Row]:
+    """The committed rows."""
+    return shown(COMMITTED)
+
+
+def page() -> str:
+    """docs/results/leaderboard.md."""
+    found = rows()
+    lines = ["# Leaderboard", ""]
+    if not found:
+        return "\n".join([*lines, "No rows yet.", "", "```bash", "kvjax leaderboard --model smollm2-135m --out FOLDER", "```", ""])
+    lines += [_ABOUT, "", said(found), ""]
+    by_task: dict[tuple, list[Place]] = {}
+    for place in places(found):
+        by_task.setdefault((place.model, place.dtype, place.length, place.task), []).append(place)
+    for (model, dtype, length, task), of_task in by_task.items():
+        lines += [f"## {task}: {model}, {dtype}, {length} tokens", "", *_tables(of_task)]
+    lines += ["## Not measured", "", *_left_out(found), ""]
+    return "\n".join([*lines, "## Measured again", "", "```bash", command(found), "```", "", _AGAIN, ""])
+
+
+def beside(folder: Path) -> None:
+    """Write leaderboard.html and leaderboard.csv into the folder, where there are rows."""
+    if rows():
+        write(rows(), folder, left_out=dict(_missing(rows())), command=command(rows()), again=Path("out/leaderboard"))
+
+
+def top(count: int) -> list[str]:
+    """A table of the best `count` methods with a budget, by the mean of their scores; nothing where there are no rows."""
+    found = places(rows())
+    task = found[0].task if found else MEAN
+    mine = [place for place in found if place.task == task and place.budget != "own"]
+    return _budgeted(mine)[: count + 2] if mine else []
+
+
+def command(found: Sequence[Row]) -> str:
+    """The command line that measures all of it."""
+    values = {name: dict.fromkeys(row[name] for row in found) for name in ("model", "dtype", "task", "length", "mode")}
+    shares = sorted({row["budget"] for row in found if isinstance(row["budget"], float) and row["budget"] < 1}, reverse=True)
+    modes = set(values["mode"]) - {"-"}
+    question = "both" if len(modes) > 1 else modes.pop() if modes else "unseen"
+    words = ["kvjax", "leaderboard", "--model", *values["model"], "--dtype", *values["dtype"], "--tasks", ",".join(values["task"])]
+    words += ["--question", question, "--budgets", ",".join(map(str, shares)), "--lengths", ",".join(map(str, values["length"]))]
+    words += ["--prompts", str(1 + max(row["prompt"] for row in found)), "--batched", "--out", "out/leaderboard"]
+    return shlex.join(words)
+
+
+def _tables(found: Sequence[Place]) -> list[str]:
+    with_budget = [place for place in found if place.budget != "own"]
+    own = [place for place in found if place.budget == "own"]
+    lines = [*_budgeted(with_budget), ""] if with_budget else []
+    return [*lines, *_without(own), ""] if own else lines
+
+
+def _budgeted(found: Sequence[Place]) -> list[str]:
+    """A method a line, its budgets side by side, best mean first."""
+    by_method: dict[str, dict[float, Place]] = {}
+    for place in found:
+        by_method.setdefault(place.entry.policy, {})[_share(place)] = place
+    budgets = sorted({share for mine in by_method.values() for share in mine}, reverse=True)
+    whole = [name for name, mine in by_method.items() if len(mine) == len(budgets)]
+    rest = [name for name in by_method if name not in whole]
+    worths = {name: statistics.fmean(place.worth for place in mine.values()) for name, mine in by_method.items()}
+    lines = []
+    for name in [*sorted(whole, key=lambda x: (-worths[x], x)), *sorted(rest, key=lambda x: (-worths[x], x))]:
+        mine = by_method[name]
+        smallest = mine[min(mine)]
+        scores = [estimate(mine[b].entry.score, mine[b].unit) if b in mine else "-" for b in budgets]
+        lines.append([_linked(name), smallest.kind, *scores, _bytes(smallest), str(smallest.entry.score.count)])
+    heads = ["method", "kind", *(f"{100 * b:g}%" for b in budgets), "bytes", "n"]
+    return _table(heads, lines)
+
+
+def _without(found: Sequence[Place]) -> list[str]:
+    """Methods whose size is their own: bits, pages read, host memory."""
+    lines = [
+        [_linked(place.entry.policy), place.kind, estimate(place.entry.score, place.unit), _bytes(place), _host(place),
+         str(place.entry.score.count)]
+        for place in found
+    ]  # fmt: skip
+    return _table(["method", "kind", "score", "bytes", "bytes on the host", "n"], lines)
+
+
+def _table(heads: list[str], lines: list[list[str]]) -> list[str]:
+    """A table whose first column holds links, which must stay links."""
+    made = table(heads, [["", *line[1:]] for line in lines], texts=2)
+    return [*made[:2], *(f"| {line[0]} {row.removeprefix('|  ')}" for line, row in zip(lines, made[2:], strict=True))]
+
+
+def _linked(policy: str) -> str:
+    name = policy.partition(":")[0]
+    rest = policy[len(name) + 1 :]
+    return f"[{name}](../methods.md#{name})" + (f" `{rest}`" if rest else "")
+
+
+def _share(place: Place) -> float:
+    budget = place.entry.budget
+    return budget if isinstance(budget, float) else round(budget / place.length, 4)
+
+
+def _bytes(place: Place) -> str:
+    return f"{100 * place.entry.allocated / place.entry.full:.1f}%"
+
+
+def _host(place: Place) -> str:
+    return f"{100 * place.entry.host / place.entry.full:.1f}%" if place.entry.host else "-"
+
+
+def _missing(found: Sequence[Row]) -> list[tuple[str, str]]:
+    measured = {row["policy"].partition(":")[0] for row in found}
+    return [(name, _why(name)) for name in kvjax.methods.names() if name not in measured]
+
+
+def _why(name: str) -> str:
+    if "training" in kvjax.methods.info(name).requires:
+        return "wants weights that do not come with the library"
+    return f"kvjax leaderboard --methods {name} --dry-run tells"
+
+
+def _left_out(found: Sequence[Row]) -> list[str]:
+    return table(["method", "why"], _missing(found), texts=2)
