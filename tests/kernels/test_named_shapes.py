@@ -60,7 +60,7 @@ def test_window_scores(impl, dtype, name):
     close(window_scores(*qk, **where, impl=impl), wanted, dtype)
 
 
-@every(prompts.SHAPES)
+@every(prompts.SHAPES, [*IMPLEMENTATIONS, "native"])
 def test_prefill_attention_and_column_sums(impl, dtype, name):
     (q, k, v), shape, length, (out, lse, sums) = named.prompts(prompts.SHAPES[name], dtype, 8)
     how = dict(offset=jnp.int32(shape.offset), window=shape.window, impl=impl)

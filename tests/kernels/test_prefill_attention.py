@@ -45,7 +45,8 @@ def close(got, want, dtype):
 
 
 @pytest.mark.parametrize("case, dtype", [(c, "float32") for c in CASES] + [(c, "bfloat16") for c in HALF])
-@pytest.mark.parametrize("impl", api.IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", (*api.IMPLEMENTATIONS, "native"))
+@pytest.mark.usefixtures("native")
 def test_matches_float64(impl, case, dtype):
     shape, offset, window = CASES[case]
     q, k, v = make(shape, dtype)
@@ -115,6 +116,38 @@ def test_cudnn_refuses(words, change):
     kind, d, window = change.get("dtype", "bfloat16"), change.get("d", 64), change.get("window")
     q, k, v = make((1, 1, 1, 4, 8, d), kind)
     assert words in cudnn.refuses(q, k, v, 0, window=window)
+
+
+@pytest.mark.parametrize("window", [None, 70])
+@pytest.mark.usefixtures("native")
+def test_a_row_is_the_same_to_the_bit_whatever_stands_beside_or_behind_it(window):
+    """In C++: alone or in a batch, in a longer padding, in the whole prompt or in a chunk of any size."""
+    q, k, v = make((2, 2, 3, 200, 330, 16), "float32")
+    attend = lambda q, k, v, offset: op.prefill_attention(q, k, v, offset=offset, window=window, impl="native")  # noqa: E731
+    whole, lse = attend(q, k, v, 100)
+    for alone in (slice(0, 1), slice(1, 2)):
+        assert_equal(attend(q[alone], k[alone], v[alone], 100), (whole[alone], lse[alone]))
+    assert_equal(attend(q, k[:, :, :300], v[:, :, :300], 100), (whole, lse))
+    for first, size in ((0, 1), (37, 100), (64, 64), (199, 1)):
+        rows = slice(first, first + size)
+        assert_equal(attend(q[..., rows, :], k, v, 100 + first), (whole[..., rows, :], lse[..., rows]))
+
+
+def assert_equal(got, want):
+    for mine, theirs in zip(got, want, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.usefixtures("native")
+def test_native_takes_three_kinds_of_numbers():
+    q, k, v = make((1, 2, 2, 70, 150, 24), "float32")
+    want, lse, _ = oracle.prefill(*(np.asarray(x.astype(jnp.float16)) for x in (q, k, v)), offset=80)
+    got, got_lse = op.prefill_attention(*(x.astype(jnp.float16) for x in (q, k, v)), offset=80, impl="native")
+    assert got.dtype == jnp.float16
+    np.testing.assert_allclose(np.asarray(got, np.float64), want, atol=2e-3)
+    np.testing.assert_allclose(got_lse, lse, atol=1e-4)
+    with pytest.raises(ValueError, match="takes float32, bfloat16, float16"):
+        op.prefill_attention(q.astype(jnp.float8_e4m3fn), k, v, offset=80, impl="native")
 
 
 def test_chunks_add_up_to_the_whole():

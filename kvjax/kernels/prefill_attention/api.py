@@ -8,7 +8,7 @@ from . import reference, xla
 
 #: Implementations that run anywhere, by name; each module defines `attention` and `column_sums`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("prefill attention", IMPLEMENTATIONS, {"cudnn": "cuda"}, __package__)
+_OPERATION = Operation("prefill attention", IMPLEMENTATIONS, {"cudnn": "cuda", "native": "cpu"}, __package__)
 
 
 def prefill_attention(
@@ -30,7 +30,7 @@ def prefill_attention(
         v: values.
         offset: position of the first query row; data, a new value does not retrace. offset + t <= n.
         window: sliding window in positions (None: all earlier keys); static, at least 1.
-        impl: a key of IMPLEMENTATIONS or "cudnn" (NVIDIA; 16 bits, no window); None chooses by platform.
+        impl: a key of IMPLEMENTATIONS, "native" (C++ on a CPU) or "cudnn" (NVIDIA; 16 bits, no window); None chooses by platform.
 
     Returns:
         The attention output in the dtype of q, and the log of the softmax denominator in float32.
@@ -65,7 +65,7 @@ def column_sums(
         offset: position of the first query row; data.
         length: real prompt tokens of each row; query rows at positions >= length are padding and do not count.
         window: as given to `prefill_attention`.
-        impl: a key of IMPLEMENTATIONS; None chooses.
+        impl: a key of IMPLEMENTATIONS, or "native" (C++ on a CPU); None chooses.
 
     Returns:
         Column sums in float32, zero for keys that no counted query sees. Chunks of a prompt add up.

@@ -1,0 +1,227 @@
+// Causal attention of a prompt's queries and the sums of its columns, as XLA custom calls. Definition: prefill_attention/api.py.
+//
+// An item is 64 queries of one head, a lane each, over 64 keys at a time with an online softmax: maxima, sums and probabilities
+// are registers of lanes. For column sums it is 64 keys, a lane each, and the queries that see them follow. Blocks begin at
+// multiples of 64, so that a row's numbers do not depend on what stands beside or behind it.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "operands.h"
+#include "panel.h"
+#include "parallel.h"
+
+namespace kvjax {
+namespace {
+
+constexpr float NONE = -__builtin_inff();
+
+// Positions of query rows and keys: query i stands at offset + i and sees the keys of (position - window, position].
+struct Sight {
+  int64_t offset, window;  // window: 0 for none
+
+  int64_t first_key(int64_t row) const { return window ? std::max<int64_t>(0, offset + row - window + 1) : 0; }
+  bool sees(int64_t row, int64_t key) const { return key <= offset + row && key >= first_key(row); }
+  // Whether every one of `rows` rows sees every one of `keys` keys.
+  bool whole(int64_t row, int64_t rows, int64_t key, int64_t keys) const {
+    return key + keys - 1 <= offset + row && key >= first_key(row + rows - 1);
+  }
+};
+
+struct Shape {
+  int64_t lists, g, t, n, d;  // KV heads of all rows, query heads of each, queries, keys, channels
+  float scale() const { return 1.0f / std::sqrt(float(d)); }
+};
+
+Shape shape_of(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k) {
+  const auto of = q.dimensions();
+  return {of[0] * of[1], of[2], of[3], k.dimensions()[2], of[4]};
+}
+
+// 64 queries of a head: what they have seen so far, a lane a query.
+class Tile {
+ public:
+  explicit Tile(int64_t d) : d_(d), room_(new float[(2 * d + LANES) * LANES]) {
+    queries_ = room_.get();
+    out_ = queries_ + d * LANES;
+    scores_ = out_ + d * LANES;
+    std::fill_n(out_, d * LANES, 0.0f);
+    std::fill_n(high_, LANES, LOW);
+    std::fill_n(total_, LANES, 0.0f);
+  }
+
+  float* queries() { return queries_; }
+
+  // `rows` queries from row `first` on meet `keys` keys from `key` on.
+  void see(const float* k, const float* v, int64_t keys, const Sight& sight, int64_t first, int64_t rows, int64_t key) {
+    products_with_panel<false>(queries_, {k, d_, 1}, keys, d_, scores_);
+    if (!sight.whole(first, rows, key, keys)) hide(sight, first, keys, key);
+    for (int64_t i = 0; i < LANES; i += WIDTH) probabilities(i, keys);
+    products_with_panel<true>(scores_, {v, 1, d_}, d_, keys, out_);
+  }
+
+  // Outputs and log-denominators of the first `rows` lanes.
+  void write(int64_t rows, float* out, float* lse) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      const float inverse = 1.0f / total_[i];
+      for (int64_t c = 0; c < d_; ++c) out[i * d_ + c] = out_[c * LANES + i] * inverse;
+      lse[i] = high_[i] + std::log(total_[i]);
+    }
+  }
+
+ private:
+  void hide(const Sight& sight, int64_t first, int64_t keys, int64_t key) {
+    for (int64_t j = 0; j < keys; ++j)
+      for (int64_t i = 0; i < LANES; ++i)
+        if (!sight.sees(first + i, key + j)) scores_[j * LANES + i] = NONE;
+  }
+
+  // Scores of a register of lanes -> exp(score - greatest so far); what was there is rescaled to the new greatest.
+  void probabilities(int64_t i, int64_t keys) {
+    const Vec before = load(high_ + i);
+    Vec high = before, total = {};
+    for (int64_t j = 0; j < keys; ++j) high = larger(high, load(scores_ + j * LANES + i));
+    for (int64_t j = 0; j < keys; ++j) {
+      const Vec p = exponential(load(scores_ + j * LANES + i) - high);
+      store(scores_ + j * LANES + i, p);
+      total += p;
+    }
+    const Vec decay = exponential(before - high);
+    for (int64_t c = 0; c < d_; ++c) store(out_ + c * LANES + i, load(out_ + c * LANES + i) * decay);
+    store(total_ + i, load(total_ + i) * decay + total);
+    store(high_ + i, high);
+  }
+
+  const int64_t d_;
+  const std::unique_ptr<float[]> room_;
+  float *queries_, *out_, *scores_;
+  alignas(64) float high_[LANES];
+  alignas(64) float total_[LANES];
+};
+
+template <class Q, class T>
+void attend(ffi::ThreadPool& pool, const Q* q, const T* k, const T* v, const Shape& shape, const Sight& sight, float* out, float* lse) {
+  const int64_t d = shape.d, tiles = (shape.t + LANES - 1) / LANES;
+  each_item(pool, shape.lists * shape.g * tiles, [&](int64_t item) {
+    const int64_t head = item / tiles, first = item % tiles * LANES, rows = std::min(LANES, shape.t - first);
+    const int64_t row = head * shape.t + first, from = head / shape.g * shape.n;
+    Tile tile(d);
+    const std::unique_ptr<float[]> room(new float[sizeof(T) < 4 ? 2 * LANES * d : 0]);
+    as_panel(q + row * d, rows, d, shape.scale(), tile.queries());
+    const int64_t stop = std::min(shape.n, sight.offset + first + rows);
+    for (int64_t key = sight.first_key(first) / LANES * LANES; key < stop; key += LANES) {
+      const int64_t keys = std::min(LANES, stop - key), at = (from + key) * d;
+      const float* some = as_floats(k + at, keys * d, room.get());
+      tile.see(some, as_floats(v + at, keys * d, room.get() + keys * d), keys, sight, first, rows, key);
+    }
+    tile.write(rows, out + row * d, lse + row);
+  });
+}
+
+// Adds to the sums of a panel's keys what `rows` queries from row `first` on pay them.
+class Columns {
+ public:
+  Columns(int64_t d) : d_(d), room_(new float[(d + LANES) * LANES]) { std::fill_n(sums_, LANES, 0.0f); }
+
+  float* keys() { return room_.get(); }
+  const float* sums() const { return sums_; }
+
+  void see(const float* q, int64_t rows, float scale, const float* lse, const Sight& sight, int64_t first, int64_t key) {
+    float* const scores = room_.get() + d_ * LANES;
+    products_with_panel<false>(room_.get(), {q, d_, 1}, rows, d_, scores);
+    const bool whole = sight.whole(first, rows, key, LANES);
+    for (int64_t i = 0; i < LANES; i += WIDTH) {
+      Vec sum = load(sums_ + i);
+      for (int64_t r = 0; r < rows; ++r) {
+        float* const own = scores + r * LANES + i;
+        if (!whole)
+          for (int j = 0; j < WIDTH; ++j)
+            if (!sight.sees(first + r, key + i + j)) own[j] = NONE;
+        sum += exponential(load(own) * scale - lse[r]);
+      }
+      store(sums_ + i, sum);
+    }
+  }
+
+ private:
+  const int64_t d_;
+  const std::unique_ptr<float[]> room_;
+  alignas(64) float sums_[LANES];
+};
+
+template <class Q, class T>
+void sum_columns(ffi::ThreadPool& pool, const Q* q, const T* k, const float* lse, const int32_t* length, int64_t heads,
+                 const Shape& shape, const Sight& sight, float* out) {
+  const int64_t d = shape.d, tiles = (shape.n + LANES - 1) / LANES;
+  each_item(pool, shape.lists * shape.g * tiles, [&](int64_t item) {
+    const int64_t head = item / tiles, key = item % tiles * LANES, keys = std::min(LANES, shape.n - key), list = head / shape.g;
+    const int64_t counted = std::clamp<int64_t>(length[list / heads] - sight.offset, 0, shape.t);
+    Columns columns(d);
+    const std::unique_ptr<float[]> room(new float[sizeof(Q) < 4 ? LANES * d : 0]);
+    as_panel(k + (list * shape.n + key) * d, keys, d, 1.0f, columns.keys());
+    const int64_t last = sight.window ? std::min(counted, key + keys - 1 + sight.window - sight.offset) : counted;
+    for (int64_t row = std::max<int64_t>(0, key - sight.offset) / LANES * LANES; row < last; row += LANES) {
+      const int64_t rows = std::min(LANES, last - row), at = head * shape.t + row;
+      columns.see(as_floats(q + at * d, rows * d, room.get()), rows, shape.scale(), lse + at, sight, row, key);
+    }
+    std::copy_n(columns.sums(), keys, out + head * shape.n + key);
+  });
+}
+
+// body(q, k) for both types of numbers.
+template <class Body>
+ffi::Error by_types(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k, const Body& body) {
+  ffi::Error inner = ffi::Error::Success();
+  const ffi::Error error = by_type(q, [&](auto of_q) { inner = by_type(k, [&](auto of_k) { body(of_q, of_k); }); });
+  return error.failure() ? error : inner;
+}
+
+ffi::Error Prefill(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, S32<0> offset,
+                   ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse, int64_t window) {
+  const Shape shape = shape_of(q, k);
+  const Sight sight{*offset.typed_data(), window};
+  if (sight.offset < 0 || sight.offset + shape.t > shape.n) return ffi::Error::InvalidArgument("kvjax: queries beyond the keys");
+  return by_types(q, k, [&](auto of_q, auto of_k) {
+    using Q = decltype(of_q);
+    using T = decltype(of_k);
+    attend(pool, data<Q>(q), data<T>(k), data<T>(v), shape, sight, out->typed_data(), lse->typed_data());
+  });
+}
+
+ffi::Error ColumnSums(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, F32<4> lse, S32<0> offset, S32<1> length,
+                      ffi::Result<F32<4>> out, int64_t window) {
+  const Shape shape = shape_of(q, k);
+  const Sight sight{*offset.typed_data(), window};
+  return by_types(q, k, [&](auto of_q, auto of_k) {
+    using Q = decltype(of_q);
+    using T = decltype(of_k);
+    sum_columns(pool, data<Q>(q), data<T>(k), lse.typed_data(), length.typed_data(), q.dimensions()[1], shape, sight,
+                out->typed_data());
+  });
+}
+
+}  // namespace
+}  // namespace kvjax
+
+using namespace kvjax;
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_prefill_attention, Prefill,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<S32<0>>()
+                                  .Ret<F32<5>>()
+                                  .Ret<F32<4>>()
+                                  .Attr<int64_t>("window"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_column_sums, ColumnSums,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<F32<4>>()
+                                  .Arg<S32<0>>()
+                                  .Arg<S32<1>>()
+                                  .Ret<F32<4>>()
+                                  .Attr<int64_t>("window"));

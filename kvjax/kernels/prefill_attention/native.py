@@ -1,0 +1,37 @@
+"""Prefill attention on a CPU in C++: 64 queries at a time, each in a lane of the registers, over 64 keys at a time."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kvjax.kernels import native
+from kvjax.kernels.ragged_attention.native import KINDS
+
+
+def refuses(*operands, window: int | None) -> str | None:
+    """Why these operands are not for this implementation, or None."""
+    del window
+    found = {str(x.dtype) for x in operands[:2]}
+    if not found <= set(KINDS):
+        return f"takes {', '.join(KINDS)}; got {', '.join(sorted(found))}"
+    return native.missing()
+
+
+@partial(jax.jit, static_argnames="window")
+def attention(q, k, v, offset, *, window: int | None):
+    """See `api.prefill_attention`."""
+    out, lse = native.call(
+        "prefill_attention", q, k, v, jnp.int32(offset), shapes=[q.shape, q.shape[:-1]], window=np.int64(window or 0)
+    )  # fmt: skip
+    return out.astype(q.dtype), lse
+
+
+@partial(jax.jit, static_argnames="window")
+def column_sums(q, k, lse, offset, length, *, window: int | None):
+    """See `api.column_sums`."""
+    return native.call(
+        "column_sums", q, k, lse, jnp.int32(offset), jnp.asarray(length, jnp.int32), shapes=(*q.shape[:3], k.shape[2]),
+        window=np.int64(window or 0),
+    )  # fmt: skip
