@@ -11,7 +11,7 @@ from tests.conftest import everything, ids_of, policy_of, prepared
 from tests.held import stored_apart
 
 #: One token is a prompt, too.
-LENGTHS = [90, 1, 41, 130, 17]
+LENGTHS = [60, 1, 41, 130, 17]
 
 
 @pytest.fixture(scope="module")
