@@ -16,11 +16,9 @@ from kvjax.gates.decision_neurons import merge_weight, merges, query_neuron, run
 from kvjax.kernels.softmax import softmax
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
 from kvjax.prefill.chunk_block import MaskedBlock
+from kvjax.prefill.rows import rows_of_a_tile
 from kvjax.protocols import Decoder, Rope
 from kvjax.types import Keys, Queries, Values
-
-#: Numbers of a tile of rows that are alive at once.
-_AT_ONCE = 1 << 22
 
 
 def masked_attention(
@@ -28,7 +26,7 @@ def masked_attention(
 ) -> tuple[Float[Array, "b h g t d"], Float32[Array, "b h g t"]]:
     """(out, lse) of queries that each see what `sees` says of them by their index; a tile of them at a time."""
     b, h, g, t, d = q.shape
-    rows = max(1, min(t, _AT_ONCE // (b * h * g * k.shape[2])))
+    rows = rows_of_a_tile(t, b * h * g * k.shape[2])
     tiles = -(-t // rows)
     parts = jnp.pad(q, (*((0, 0),) * 3, (0, tiles * rows - t), (0, 0))).reshape(b, h, g, tiles, rows, d)
 

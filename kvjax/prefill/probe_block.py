@@ -11,9 +11,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 from kvjax.evidence.reduce import Reduction, RowsAt, Sum
 from kvjax.kernels.softmax import softmax
 from kvjax.prefill.chunk_block import ChunkBlock
-
-#: Numbers of a tile of rows that are alive at once.
-_AT_ONCE = 1 << 22
+from kvjax.prefill.rows import rows_of_a_tile
 
 
 @struct.dataclass
@@ -32,7 +30,7 @@ def probe_rows(
     """The reduction, [b h g m], of p_i = softmax_j q_i k_j / sqrt(d) over the keys read, i - window < j <= i = offset + row."""
     b, h, g, t, d = q.shape
     m = read.k.shape[2]
-    rows = max(1, min(t, _AT_ONCE // (b * h * g * m)))
+    rows = rows_of_a_tile(t, b * h * g * m)
     tiles = -(-t // rows)
     q = jnp.pad(q, (*((0, 0),) * 3, (0, tiles * rows - t), (0, 0)))
 

@@ -7,10 +7,21 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
 from kvjax.evidence.reduce import Reduction, RowsAt
+from kvjax.kernels.dispatch import compiles_for
 from kvjax.types import Keys
 
-#: Numbers of a tile of rows that are alive at once.
-_AT_ONCE = 1 << 22
+#: Numbers of a tile of rows that are alive at once, and on a CPU, where they should stay in a core's second-level cache.
+_AT_ONCE, _ON_CPU = 1 << 22, 1 << 19
+#: Rows that are worth reading all keys for.
+_WORTH = 64
+
+
+def rows_of_a_tile(rows: int, numbers: int) -> int:
+    """How many of `rows` rows of so many numbers, over all heads, are reduced at once."""
+    most = _AT_ONCE // numbers
+    if compiles_for() == "cpu":
+        most = max(_ON_CPU // numbers, min(_WORTH, most))
+    return max(1, min(rows, most))
 
 
 def reduced_rows(
@@ -23,7 +34,7 @@ def reduced_rows(
     """
     b, h, g, t, _ = q.shape
     n = k.shape[2]
-    rows = max(1, min(t, _AT_ONCE // (b * h * g * n)))
+    rows = rows_of_a_tile(t, b * h * g * n)
     tiles = -(-t // rows)
     keys = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), (b, h, n))
     pad = ((0, 0),) * 3 + ((0, tiles * rows - t),)
