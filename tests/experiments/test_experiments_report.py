@@ -70,7 +70,8 @@ def test_16_bits_are_the_same_share_whatever_the_dtype_and_tables_have_a_column_
     assert "| 5.10 | 102% | 0.00 |" in text and "tables MB" not in text and "Tables:" not in text
     named = [row(), row(policy="kvquant", policy_repr="k", table_bytes=1_500_000)]
     text = markdown(tables(named)[0])
-    assert "| host MB | tables MB |" in text and "| 0.00 | - |" in text and "| 0.00 | 1.50 |" in text and "Tables: codebooks" in text
+    assert "| host MB | tables MB |" in text and "| 0.00 | - |" in text and "| 0.00 | 1.50 |" in text
+    assert "Tables: codebooks" in text
     shown = blocks.comparison(compare(named, "full")[0], [])
     heads = [head.text for head in shown.heads]
     cells = {line.method: dict(zip(heads, [cell.text for cell in line.cells], strict=True)) for line in shown.rows}
