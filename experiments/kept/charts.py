@@ -42,8 +42,8 @@ def heat(layers: int, heads: int, most: float) -> Json:
         layers, heads: of the model, so that the grid stays when rows are filtered.   most: the share of the brightest shade.
     """
     plain = {"labelAngle": 0, "labelOverlap": True, "ticks": False, "domain": False, "grid": False}
-    x = {"field": "layer", "type": "ordinal", "title": "layer", "scale": {"domain": list(range(layers))}, "axis": plain}
-    y = {"field": "head", "type": "ordinal", "title": "KV head", "scale": {"domain": list(range(heads))}, "axis": plain}
+    x = {"field": "layer", "type": "ordinal", "title": "layer", "scale": {"domain": list(range(layers)), "paddingInner": 0.08}, "axis": plain}
+    y = {"field": "head", "type": "ordinal", "title": "KV head", "scale": {"domain": list(range(heads)), "paddingInner": 0.08}, "axis": plain}
     legend = {"orient": "bottom", "title": "share kept", "format": ".0%", "gradientLength": 160, "gradientThickness": 8}
     shade = {"field": "share", "type": "quantitative", "scale": {"scheme": SHADES, "domain": [0, most]}, "legend": legend}
     return {
@@ -54,7 +54,7 @@ def heat(layers: int, heads: int, most: float) -> Json:
         "encoding": {"x": x, "y": y, "color": shade, "href": {"field": "href"}, "tooltip": [
             {"field": "name", "title": "policy"}, {"field": "layer", "title": "layer"}, {"field": "head", "title": "KV head"},
             {"field": "share", "title": "share kept", "format": ".1%"}, {"field": "slots", "title": "slots"},
-            {"field": "tokens", "title": "of"},
+            {"field": "tokens", "title": "prompt tokens"},
         ]},
         "config": CONFIG,
     }  # fmt: skip

@@ -95,6 +95,7 @@ CONFIG = {
     "view": {"stroke": None},
     "axis": {"labelColor": _TEXT, "titleColor": _TEXT, "domainColor": _TEXT, "tickColor": _TEXT, "gridColor": _TEXT,
              "gridOpacity": 0.12, "titleFontWeight": "normal"},
+    "legend": {"labelColor": _TEXT, "titleColor": _TEXT, "titleFontWeight": "normal"},
     "line": {"color": _TEXT}, "point": {"color": _TEXT}, "text": {"color": _TEXT},
 }  # fmt: skip
 
