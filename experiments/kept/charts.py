@@ -42,8 +42,9 @@ def heat(layers: int, heads: int, most: float) -> Json:
         layers, heads: of the model, so that the grid stays when rows are filtered.   most: the share of the brightest shade.
     """
     plain = {"labelAngle": 0, "labelOverlap": True, "ticks": False, "domain": False, "grid": False}
-    x = {"field": "layer", "type": "ordinal", "title": "layer", "scale": {"domain": list(range(layers)), "paddingInner": 0.08}, "axis": plain}
-    y = {"field": "head", "type": "ordinal", "title": "KV head", "scale": {"domain": list(range(heads)), "paddingInner": 0.08}, "axis": plain}
+    across, down = ({"domain": list(range(count)), "paddingInner": 0.08} for count in (layers, heads))
+    x = {"field": "layer", "type": "ordinal", "title": "layer", "scale": across, "axis": plain}
+    y = {"field": "head", "type": "ordinal", "title": "KV head", "scale": down, "axis": plain}
     legend = {"orient": "bottom", "title": "share kept", "format": ".0%", "gradientLength": 160, "gradientThickness": 8}
     shade = {"field": "share", "type": "quantitative", "scale": {"scheme": SHADES, "domain": [0, most]}, "legend": legend}
     return {
