@@ -101,5 +101,5 @@ fig.colorbar(image, ax=axes, label="slots kept")
 plt.show()
 
 # %% [markdown]
-# `kvjax show --model smollm2-135m --policy adakv --prompt-file FILE --out page.html` makes a page of this, with a choice of
-# layer and head.
+# `kvjax show --model smollm2-135m --policy adakv --policy snapkv --budget 0.25 --prompt-file FILE --out page.html` makes a page of
+# this, the policies side by side, with a choice of layer and head; its charts want the extra `pages`.

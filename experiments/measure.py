@@ -64,7 +64,7 @@ def _answer(lm: Any, task: Any, pre: Any, example: Example, *, group: list[Named
         if scored is None or not scored.serves(pre, cell.policy):  # cells of one scorer follow each other; the first pays for it
             scored = kvjax.score_prompt(pre, cell.policy)
         cache = jax.block_until_ready(kvjax.compress(pre, cell.policy, scores=scored))
-        facts.append({"seconds_compress": time.perf_counter() - began} | _bytes(lm, pre, cache) | _tables(cell))
+        facts.append({"seconds_compress": time.perf_counter() - began} | _bytes(lm, pre, cache) | {"table_bytes": cell.table_bytes})
         seen.append(traces.of_cache(cache, pre.lengths[0]) if trace else None)
         caches.append(cache)
     batch = over_devices(lm, kvjax.stack(caches) if len(caches) > 1 else caches[0])
@@ -102,11 +102,6 @@ def _bytes(lm: Any, pre: Any, cache: Any) -> dict[str, Any]:
         "host_bytes": cache.host_nbytes,
         "full_bytes": full_nbytes(lm, length),
     }
-
-
-def _tables(cell: Named) -> dict[str, int]:
-    """Bytes of the arrays that a policy brings along, once for all prompts: codebooks, gates, roles of heads."""
-    return {"table_bytes": sum(x.nbytes for x in jax.tree.leaves(cell.policy) if getattr(x, "ndim", 0))}
 
 
 def _describe(example: Example, cell: Named) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 import kvjax
 from experiments.policy_values import nameable, value_of
 from models.numbers import MOST, short
@@ -26,6 +28,11 @@ class Named:
     name: str
     budget: Budget
     policy: Any
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the arrays that the policy brings along, once for all prompts: codebooks, gates, roles of heads."""
+        return sum(x.nbytes for x in jax.tree.leaves(self.policy) if getattr(x, "ndim", 0))
 
 
 def parse_budget(text: str) -> Budget:

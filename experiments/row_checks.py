@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from experiments.full_cache import SIZES
 from models.numbers import short
 
 #: A row as it was read, not yet trusted.
@@ -39,7 +40,9 @@ def result(row: Mapping[str, Any]) -> None:
     _each(row, _SHARED, text)
     if ":" not in row["prompts"]:
         raise ValueError(f"prompts: expected VERSION:DIGEST, got {short(row['prompts'])}")
-    _each(row, ("budget",), positive)
+    if row["dtype"] not in SIZES:
+        raise ValueError(f"dtype: expected {' or '.join(SIZES)}, got {short(row['dtype'])}")
+    _each(row, ("budget", "full_bytes"), positive)
     _each(row, ("kept_share", *_BYTES), number)
     _each(row, [name for name in _TIMES if name in row], number)
     measured = [name for name in ("score", "nll") if name in row]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import kvjax
-from experiments.page import kept_mask
+from experiments.kept.mask import kept_mask
 from experiments.rows import IDENTITY, KEY, Row, RowFile, key
 from kvjax.retrieve.pivot_state import PivotState
 

@@ -4,19 +4,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import jax.numpy as jnp
-
 from experiments.ablations.ablation import Ablation, Variant
 from experiments.ablations.compare import Pair, Worths, kind, pairs, worths
-from experiments.full_cache import MB
+from experiments.full_cache import MB, OF_HALF, half_nbytes
 from experiments.markdown_table import table
+from experiments.report.tables import table_nbytes
 from experiments.report.words import difference, estimate
 from experiments.rows import Row
 from experiments.stats import average, share
 from experiments.verdicts import OUTCOMES
-
-#: Bytes of a number of a 16-bit cache.
-HALF = 2
 
 
 def markdown(ablation: Ablation, variants: Sequence[Variant], rows: Sequence[Row]) -> str:
@@ -30,8 +26,9 @@ def markdown(ablation: Ablation, variants: Sequence[Variant], rows: Sequence[Row
 
 #: Says what the columns of bytes are.
 BYTES = (
-    "MB: 10^6 bytes allocated for the prompt, with positions and rounding; of 16 bits: the device's bytes as a share of a full "
-    "cache of 16-bit numbers; tables: codebooks and the like, once a model. Intervals: 95%; of a difference paired over prompts."
+    f"MB: 10^6 bytes allocated for the prompt, with positions and rounding; {OF_HALF}: the device's bytes as a share of keys and "
+    "values of all tokens in 16-bit numbers; tables: codebooks and the like, once a model. "
+    "Intervals: 95%; of a difference paired over prompts."
 )
 
 
@@ -49,7 +46,7 @@ def _table(variants: Sequence[Variant], rows: Sequence[Row]) -> list[str]:
     found = worths(rows)
     heads = ["variant", *(f"paper: {name}" for name in columns), "paper's rank"]
     heads += [part for task in found for part in (_title(task), "our rank")]
-    heads += ["device MB", "of 16 bits", "host MB", "tables MB"]
+    heads += ["device MB", OF_HALF, "host MB", "tables MB"]
     papers = {variant.label: variant.paper for variant in variants}
     if any("full" in by_label for by_label in found.values()):
         papers = {"full": {}} | papers
@@ -83,14 +80,14 @@ def _value(values: Sequence[float], unit: str) -> str:
 def _bytes(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return ["-"] * 4
-    mean = {name: math.fsum(row[name] for row in rows) / len(rows) for name in ("allocated_bytes", "host_bytes", "full_bytes")}
-    half = mean["full_bytes"] * HALF / jnp.dtype(rows[0]["dtype"]).itemsize
-    tables = [row["table_bytes"] for row in rows if "table_bytes" in row]
+    mean = {name: math.fsum(row[name] for row in rows) / len(rows) for name in ("allocated_bytes", "host_bytes")}
+    half = math.fsum(map(half_nbytes, rows)) / len(rows)
+    tables = table_nbytes(rows)
     return [
         f"{mean['allocated_bytes'] / MB:.2f}",
         f"{100 * mean['allocated_bytes'] / half:.0f}%",
         f"{mean['host_bytes'] / MB:.2f}",
-        f"{math.fsum(tables) / len(tables) / MB:.2f}" if tables else "-",
+        "-" if tables is None else f"{tables / MB:.2f}",
     ]
 
 

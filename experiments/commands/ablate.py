@@ -7,7 +7,7 @@ import typer
 
 from experiments.ablations import names
 from experiments.ablations.run import Settings, find, run
-from experiments.commands.sweep import MOST_PROMPTS
+from experiments.commands.sweep_options import MOST_PROMPTS
 from experiments.console import Dtype, JsonFile, ModelName, Seed, TextFile, err, out, progress, write_json
 from experiments.plan_words import parse_length
 from experiments.policies import parse_budget

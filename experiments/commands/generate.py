@@ -13,6 +13,7 @@ from experiments.console import Dtype, JsonFile, ModelName, Seed, err, out, work
 from experiments.files import read
 from experiments.full_cache import MB, full_nbytes
 from experiments.policies import policy_of
+from experiments.token_text import pieces
 from models.numbers import MOST
 
 PolicySpec = Annotated[str, typer.Option("--policy", help="NAME[:key=value,...], such as snapkv:window=32.")]
@@ -78,27 +79,6 @@ def load_and_encode(model: str, dtype: str, text: str, *, chat: bool) -> tuple[A
     return lm, lm.encode([{"role": "user", "content": text}] if chat else text)
 
 
-def text_pieces(lm: Any, tokens: Iterable[int]) -> Iterator[str]:
-    """Text as tokens add to it; a character whose bytes have not all come is held back until they have.
-
-    Only the tail since the last whole character is decoded again, so the cost of a token does not grow with the text.
-    """
-    tail: list[int] = []
-    shown = ""
-    for token in tokens:
-        tail.append(token)
-        text = lm.decode(tail)
-        if text.endswith("\ufffd"):
-            continue
-        yield text[len(shown) :]
-        # one token of context stays, because some tokenizers drop the space of the first
-        tail = tail[-1:]
-        shown = lm.decode(tail)
-    rest = lm.decode(tail)[len(shown) :]
-    if rest:
-        yield rest
-
-
 def _announced(steps: Iterator[Any]) -> Iterator[Any]:
     """The same steps; while the first is waited for, stderr says so."""
     with working("first token"):
@@ -121,8 +101,8 @@ def _print_stream(lm: Any, steps: Iterable[Any]) -> tuple[list[int], list[float]
                 yield token
             began = time.perf_counter()
 
-    for piece in text_pieces(lm, taken()):
-        out.print(piece, end="", markup=False)
+    for text, _ in pieces(lm, taken()):
+        out.print(text, end="", markup=False)
     out.print()
     return tokens, seconds
 

@@ -10,8 +10,8 @@ import typer
 
 import kvjax
 from experiments import sweep as engine
-from experiments.commands.sweep import MOST_PROMPTS
-from experiments.commands.tasks import KNOWN, parse_tasks
+from experiments.commands.sweep_options import Budgets, DryRun, Lengths, Prefills, Prompts, Question, Seeds, Tasks
+from experiments.commands.tasks import parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.cost import Cost, estimate
 from experiments.leaderboard.alone import Alone
@@ -36,17 +36,17 @@ def leaderboard(
     model: ModelName,
     folder: Annotated[Path, typer.Option("--out", help=f"Folder for {PAGE}, {CSV} and {ROWS}, which a later run resumes.")],
     methods: Annotated[str | None, typer.Option(help="Comma-separated NAME[:key=value,...] [all of `kvjax methods`].")] = None,
-    budgets: Annotated[str, typer.Option(help="Comma-separated: 0.5 of the prompt, or 256 slots per KV head.")] = "0.5,0.25,0.125",
-    tasks: Annotated[str, typer.Option(help=f"Comma-separated: {KNOWN}.")] = SMALL,
-    lengths: Annotated[str, typer.Option(help="Comma-separated context lengths in tokens.")] = "1024",
-    prompts: Annotated[int, typer.Option(min=1, max=MOST_PROMPTS, help="Prompts of each task and length.")] = 50,
-    seed: Annotated[str, typer.Option(help="Seed of the prompts, or several, comma-separated.")] = "0",
-    question: Annotated[str, typer.Option(help="unseen or seen when the prompt is compressed, or both.")] = "unseen",
+    budgets: Budgets = "0.5,0.25,0.125",
+    tasks: Tasks = SMALL,
+    lengths: Lengths = "1024",
+    prompts: Prompts = 50,
+    seed: Seeds = "0",
+    question: Question = "unseen",
     text: TextFile = None,
     dtype: Dtype = "float32",
-    prefills: Annotated[Path | None, typer.Option(help="Folder of prefilled prompts, read where there, else written.")] = None,
+    prefills: Prefills = None,
     batched: Annotated[bool, typer.Option("--batched", help="Decode cells together: sooner, but without their own times.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, measure nothing.")] = False,
+    dry_run: DryRun = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure every method; print the plan and its cost first; a killed run goes on where it was."""

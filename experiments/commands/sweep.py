@@ -8,7 +8,8 @@ import typer
 
 import kvjax
 from experiments import sweep as engine
-from experiments.commands.tasks import KNOWN, parse_tasks
+from experiments.commands.sweep_options import Budgets, DryRun, Lengths, Prefills, Prompts, Question, Seeds, Tasks
+from experiments.commands.tasks import parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.cost import estimate
 from experiments.executors import Executor, Setup, on_ray
@@ -23,30 +24,27 @@ from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack, haystack
 from experiments.traces import beside
 
-#: Of a task and length: a plan is gone through prompt by prompt before anything is measured.
-MOST_PROMPTS = 100_000
-
 
 def sweep(
     model: ModelName,
     out_file: Annotated[Path, typer.Option("--out", help="JSONL result file; an unfinished one is resumed.")],
     policies: Annotated[str, typer.Option(help="Comma-separated NAME[:key=value,...].")],
-    budgets: Annotated[str, typer.Option(help="Comma-separated: 256 slots per KV head, or 0.5 of the prompt.")],
-    tasks: Annotated[str, typer.Option(help=f"Comma-separated: {KNOWN}.")] = "needle,ppl",
-    lengths: Annotated[str, typer.Option(help="Comma-separated context lengths in tokens.")] = "1024",
-    prompts: Annotated[int, typer.Option(min=1, max=MOST_PROMPTS, help="Prompts of each task and length.")] = 10,
-    seed: Annotated[str, typer.Option(help="Seed of the prompts, or several, comma-separated.")] = "0",
-    question: Annotated[str, typer.Option(help="unseen or seen when the prompt is compressed, or both.")] = "unseen",
+    budgets: Budgets,
+    tasks: Tasks = "needle,ppl",
+    lengths: Lengths = "1024",
+    prompts: Prompts = 10,
+    seed: Seeds = "0",
+    question: Question = "unseen",
     text: TextFile = None,
     dtype: Dtype = "float32",
-    prefills: Annotated[Path | None, typer.Option(help="Folder of prefilled prompts, read where there, else written.")] = None,
+    prefills: Prefills = None,
     executor: Annotated[
         Literal["local", "ray", "slurm"], typer.Option(help="Who measures prompts: processes here, Ray, Slurm's jobs.")
     ] = "local",
     workers: Annotated[int, typer.Option(min=1, max=10_000, help="Prompts measured at a time; 1 and local: this process.")] = 1,
     slurm: Annotated[str | None, typer.Option(help="Parameters for submitit: slurm_partition=gpu,timeout_min=60,...")] = None,
     heads: Annotated[int, typer.Option(min=1, help="Devices that share the KV heads and the weights; a divisor of the heads.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, measure nothing.")] = False,
+    dry_run: DryRun = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure policies x budgets on tasks; one prefill a prompt; a killed sweep goes on where it was."""

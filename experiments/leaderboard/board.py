@@ -94,6 +94,7 @@ def _mean(entries: Sequence[Entry]) -> Entry:
         allocated=statistics.fmean(e.allocated for e in entries),
         host=statistics.fmean(e.host for e in entries),
         full=statistics.fmean(e.full for e in entries),
+        half=statistics.fmean(e.half for e in entries),
         score=mean_of([e.score for e in entries]),
         difference=_of_all(differences, len(entries)),
         compress=_mean_time([e.compress for e in entries]),

@@ -43,17 +43,18 @@ class Charts:
     library: Markup
 
 
-def charts(rows: Json, specifications: Mapping[str, Json]) -> Charts:
+def charts(rows: Json, specifications: Mapping[str, Json], *, page: Json = None) -> Charts:
     """The charts of a page.
 
     Args:
         rows: by the tables' `data-row`, a list or an object; with `unit` and, where a page has several tables, `table`.
-        specifications: unit -> cost -> what `front` gives.
+        specifications: unit -> the chart's name, which of a `front` is its cost -> what Vega-Lite draws.
+        page: what else the page's own scripts read.
 
     Raises:
         ImportError: the extra `pages` is not installed.
     """
-    return Charts(embedded({"rows": rows, "charts": specifications}), library())
+    return Charts(embedded({"rows": rows, "charts": specifications, "page": page}), library())
 
 
 def front(cost: str, title: str, *, kinds: list[str], score: str, percent: bool) -> Json:
@@ -83,17 +84,18 @@ def front(cost: str, title: str, *, kinds: list[str], score: str, percent: bool)
             {"mark": {"type": "point", "filled": True, "size": 55, "opacity": 0.85}, "encoding": {
                 "color": colour, "tooltip": TIPS, "href": {"field": "href"}}},
         ],
-        "config": _CONFIG,
+        "config": CONFIG,
     }  # fmt: skip
 
 
 #: Colours are those of the text around a chart, light or dark.
-_CONFIG = {
+CONFIG = {
     "background": None,
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "axis": {"labelColor": _TEXT, "titleColor": _TEXT, "domainColor": _TEXT, "tickColor": _TEXT, "gridColor": _TEXT,
              "gridOpacity": 0.12, "titleFontWeight": "normal"},
+    "legend": {"labelColor": _TEXT, "titleColor": _TEXT, "titleFontWeight": "normal"},
     "line": {"color": _TEXT}, "point": {"color": _TEXT}, "text": {"color": _TEXT},
 }  # fmt: skip
 

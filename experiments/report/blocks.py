@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.full_cache import MB
+from experiments.full_cache import MB, OF_HALF
 from experiments.pages.table import Cell, Head
 from experiments.report.charts import key, table_key
 from experiments.report.comparison import Comparison, Entry
+from experiments.report.markdown import TABLES
 from experiments.report.page import Block, Line, Shown
 from experiments.report.words import difference, estimate, milliseconds
 from experiments.stats import Estimate
@@ -17,7 +18,7 @@ INTERVALS = (
 )
 TIMES = (
     "ms: medians; (1/16): a sixteenth of a step that decoded 16 cells at once, which is less than a cell takes alone. "
-    "MB: 10^6 bytes allocated for the prompt."
+    f"MB: 10^6 bytes allocated for the prompt; {OF_HALF}: device MB as a share of keys and values of all tokens in 16-bit numbers."
 )
 #: Figures of `experiments.answer_cost`, as heads of columns.
 COSTS = {
@@ -40,10 +41,13 @@ def comparison(found: Comparison, pictures: Sequence[Shown]) -> Block:
     unit = "score %" if found.kind == "share" else "nats/token"
     costs = [name for name in COSTS if any(name in entry.costs for entry in found.entries)]
     names = ["policy", "budget", unit, "n", f"− {found.baseline}", "n paired"]
-    names += ["kept", "device MB", "host MB", "compress ms", "ms/token", *(COSTS[name] for name in costs)]
+    tabled = any(entry.tables is not None for entry in found.entries)
+    names += ["kept", "device MB", OF_HALF, "host MB", *(["tables MB"] if tabled else []), "compress ms", "ms/token"]
+    names += [COSTS[name] for name in costs]
     better = "above 0 is better" if found.kind == "share" else "below 0 is better"
     note = f"{INTERVALS}this policy minus {found.baseline} at the same budget or its only one; {better}. {TIMES}"
-    lines = [_line(entry, found, costs) for entry in found.entries]
+    note += f" {TABLES}" if tabled else ""
+    lines = [_line(entry, found, costs, tabled) for entry in found.entries]
     return Block(found.task, _heads(names), lines, f"{note} {COST_NOTE}" if costs else note, pictures, table_key(found))
 
 
@@ -56,7 +60,7 @@ def ratios(name: str, bench: Mapping[str, Any], pictures: Sequence[Shown]) -> Bl
     return Block(f"{bench['bench']} ({name})", _heads(["ratio", "value"]), rows, note, pictures)
 
 
-def _line(entry: Entry, found: Comparison, costs: Sequence[str]) -> Line:
+def _line(entry: Entry, found: Comparison, costs: Sequence[str], tabled: bool) -> Line:
     budget = Cell("-") if entry.policy == "full" else Cell(f"{entry.budget}", entry.budget)
     marked = entry.policy == found.baseline
     compared = [Cell("baseline" if marked else "-"), Cell("-")]
@@ -64,7 +68,8 @@ def _line(entry: Entry, found: Comparison, costs: Sequence[str]) -> Line:
         compared = [Cell(difference(entry.difference, found.kind), entry.difference.mean), _count(entry.difference)]
     cells = [
         Cell(entry.policy), budget, Cell(estimate(entry.score, found.kind), entry.score.mean), _count(entry.score), *compared,
-        Cell(f"{100 * entry.share:.1f}%", entry.share), _bytes(entry.allocated), _bytes(entry.host),
+        Cell(f"{100 * entry.share:.1f}%", entry.share), _bytes(entry.allocated), _percent(entry.allocated / entry.half),
+        _bytes(entry.host), *([_bytes(entry.tables)] if tabled else []),
         Cell(milliseconds(entry.compress), entry.compress), Cell(milliseconds(entry.token, entry.batch), entry.token),
         *(_cost(name, entry.costs.get(name)) for name in costs),
     ]  # fmt: skip
@@ -85,8 +90,12 @@ def _count(e: Estimate) -> Cell:
     return Cell(str(e.count), e.count)
 
 
-def _bytes(count: float) -> Cell:
-    return Cell(f"{count / MB:.2f}", count)
+def _bytes(count: float | None) -> Cell:
+    return Cell("-") if count is None else Cell(f"{count / MB:.2f}", count)
+
+
+def _percent(share: float) -> Cell:
+    return Cell(f"{100 * share:.0f}%", share)
 
 
 def _number(value: Any) -> Cell:

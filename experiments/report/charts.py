@@ -47,11 +47,11 @@ def datum(e: Entry, unit: str, *, name: str, kind: str, task: str, href: str) ->
     """A line as a chart has it (`experiments.pages.charts.front`), and in words as a point says it."""
     scale = 100.0 if unit == "share" else 1.0
     low, high = (None if math.isnan(x) else scale * x for x in (e.score.low, e.score.high))
-    alone = e.token if e.batch <= 1 else None
+    time = 1e3 * e.token if e.token and e.batch <= 1 else None
     return {
         "name": name, "kind": kind, "unit": unit, "task": task, "href": href,
         "score": scale * e.score.mean, "low": low, "high": high, "worth": e.score.mean if unit == "share" else -e.score.mean,
-        "bytes": e.allocated / MB, "time": None if alone is None else 1e3 * alone,
+        "bytes": e.allocated / MB if e.allocated > 0 else None, "time": time,
         "says": estimate(e.score, unit), "mb": f"{e.allocated / MB:.2f}", "share": f"{100 * e.allocated / e.full:.0f}%",
         "ms": milliseconds(e.token, e.batch), "difference": "-" if e.difference is None else difference(e.difference, unit),
     }  # fmt: skip

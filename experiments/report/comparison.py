@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from experiments.report.tables import column, groups, medians, order, prompt_of
+from experiments.full_cache import half_nbytes
+from experiments.report.tables import column, groups, medians, order, prompt_of, table_nbytes
 from experiments.rows import Row
 from experiments.stats import Estimate, average, share, share_difference
 
@@ -16,7 +17,8 @@ class Entry:
     """One policy at one budget on one task.
 
     Attributes:
-        share: of the slots kept.   allocated, host, full: bytes, means over prompts.
+        share: of the slots kept.   allocated, host, full: bytes, means over prompts.   half: of the full cache in 16 bits.
+        tables: bytes that the policy brings along once for all prompts; None where its rows do not say.
         score: mean over prompts, scores from 0 to 1 or nats per token.
         difference: mean over the prompts that both measured of (this cell - baseline); None where there is none.
         compress, token: seconds, medians over prompts; of a token in a batch of several cells, that cell's part.
@@ -30,6 +32,8 @@ class Entry:
     allocated: float
     host: float
     full: float
+    half: float
+    tables: float | None
     score: Estimate
     difference: Estimate | None
     compress: float | None
@@ -101,6 +105,8 @@ def _entry(cell: Cell, rows: list[Row], baseline: str, references: Mapping) -> E
         allocated=mean("allocated_bytes"),
         host=mean("host_bytes"),
         full=mean("full_bytes"),
+        half=statistics.fmean(map(half_nbytes, rows)),
+        tables=table_nbytes(rows),
         score=mean_score(rows),
         difference=paired(_by_prompt(rows), reference, bounded="score" in rows[0]),
         compress=_median(rows, "seconds_compress"),

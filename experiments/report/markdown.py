@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from experiments.full_cache import MB
+from experiments.full_cache import MB, OF_HALF
 from experiments.markdown_table import escaped
 from experiments.markdown_table import table as lined
 from experiments.report.tables import Line, Score, Table
@@ -11,16 +11,23 @@ from experiments.report.words import difference, estimate
 
 def markdown(table: Table) -> str:
     """The table as markdown; needle scores in percent, perplexity in nats per token, each with its 95% interval."""
-    heads = ["policy", "budget", "kept", "device MB", "host MB", *(_title(name) for name in table.columns)]
-    body = lined(heads, [_cells(line, table.columns) for line in table.lines], texts=2)
+    tabled = any(line.tables is not None for line in table.lines)
+    heads = ["policy", "budget", "kept", "device MB", OF_HALF, "host MB", *(["tables MB"] if tabled else [])]
+    heads += [_title(name) for name in table.columns]
+    body = lined(heads, [_cells(line, table.columns, tabled) for line in table.lines], texts=2)
     full = f"full cache {table.lines[0].full / MB:.1f} MB"
     title = f"**{escaped(table.model)} ({escaped(table.dtype)}), {table.length} tokens; {full}**"
     note = (
         "MB: 10^6 bytes allocated for the prompt, with positions and rounding; host: values or whole heads kept in host memory; "
-        "full cache: keys and values of all tokens alone. "
+        f"full cache: keys and values of all tokens alone; {OF_HALF}: device MB as a share of those in 16-bit numbers. "
+        f"{TABLES + ' ' if tabled else ''}"
         "Intervals: 95%, Wilson's of scores, Student's t of nats: of the loss against the full cache."
     )
     return "\n".join([title, "", *body, "", note, "", *_costs(table)])
+
+
+#: Says what the column of tables is.
+TABLES = "Tables: codebooks, gates and the like, once for all prompts."
 
 
 def _costs(table: Table) -> list[str]:
@@ -55,10 +62,12 @@ def _title(name: str) -> str:
     return "ppl, nats/token" if name == "ppl" else f"{name}, score %"
 
 
-def _cells(line: Line, columns: Sequence[str]) -> list[str]:
+def _cells(line: Line, columns: Sequence[str], tabled: bool) -> list[str]:
     scores = [_words(line.scores[name]) if name in line.scores else "-" for name in columns]
     budget = "-" if line.policy == "full" else f"{line.budget}"
-    return [line.policy, budget, f"{100 * line.share:.1f}%", f"{line.allocated / MB:.2f}", f"{line.host / MB:.2f}", *scores]
+    held = [f"{line.allocated / MB:.2f}", f"{100 * line.allocated / line.half:.0f}%", f"{line.host / MB:.2f}"]
+    tables = ["-" if line.tables is None else f"{line.tables / MB:.2f}"] if tabled else []
+    return [line.policy, budget, f"{100 * line.share:.1f}%", *held, *tables, *scores]
 
 
 def _words(score: Score) -> str:

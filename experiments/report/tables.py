@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.answer_cost import FIGURES
+from experiments.full_cache import half_nbytes
 from experiments.rows import Row, key
 from experiments.stats import Estimate, average, share
 
@@ -30,7 +31,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Line:
-    """One policy at one budget: the share of slots kept, bytes on the device, in host memory, of the full cache (`full_cache`).
+    """One policy at one budget: the share of slots kept; bytes on the device, in host memory, of the full cache (`full_cache`), of
+    that in 16 bits, and of the policy's tables (None where its rows do not say).
 
     `costs`: by column, medians of the figures of `experiments.answer_cost` that its rows have.
     """
@@ -41,6 +43,8 @@ class Line:
     allocated: float
     host: float
     full: float
+    half: float
+    tables: float | None
     scores: dict[str, Score]
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -142,9 +146,17 @@ def _line(policy: str, budget: int | float, rows: list[Row], reference: dict[tup
         allocated=mean("allocated_bytes"),
         host=mean("host_bytes"),
         full=mean("full_bytes"),
+        half=math.fsum(map(half_nbytes, rows)) / len(rows),
+        tables=table_nbytes(rows),
         scores={name: _score(found, reference) for name, found in by_column.items()},
         costs={name: costs for name, found in by_column.items() if (costs := medians(found))},
     )
+
+
+def table_nbytes(rows: Sequence[Row]) -> float | None:
+    """Bytes of the arrays that a policy brings along once for all prompts, a mean over the rows that say; None where none does."""
+    known = [row["table_bytes"] for row in rows if "table_bytes" in row]
+    return statistics.fmean(known) if known else None
 
 
 def medians(rows: Sequence[Row]) -> dict[str, float]:

@@ -207,7 +207,7 @@ def test_names_cannot_break_a_table(cli, tmp_path):
     text = (tmp_path / "table.md").read_text()
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 3 and "a\\|b c \\`d\\` \\*e\\* \\<f\\> [g\\](h) $\\\\frac{" in lines[2]
-    assert {line.replace("\\|", "").count("|") for line in lines} == {7} and "**my_model\\|x (float32)" in text
+    assert {line.replace("\\|", "").count("|") for line in lines} == {8} and "**my_model\\|x (float32)" in text
 
 
 def test_words_with_underscores_stay_as_they_are():

@@ -1,14 +1,18 @@
 """The command line on a toy model: output, exit codes, one-line reasons."""
 
 import base64
+import html
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
 
-from experiments.commands.generate import text_pieces
+from experiments.pages.charts import library
+from experiments.token_text import MOST, pieces
 from tests.experiments.conftest import lines
+from tests.experiments.pages import Loads
 
 
 def test_generate_streams_text_and_says_the_bytes(cli, tmp_path):
@@ -33,9 +37,10 @@ def test_sampling_repeats_with_its_seed(cli, tmp_path):
 
 def test_pieces_of_text_wait_for_whole_characters(talker):
     ids = talker.encode("aé漢 b")
-    pieces = list(text_pieces(talker, ids))
-    assert "".join(pieces) == "aé漢 b" and pieces == ["a", "é", "漢", " ", "b"]
-    assert "".join(text_pieces(talker, ids[:2])) == talker.decode(ids[:2])
+    assert list(pieces(talker, ids)) == [("a", 1), ("é", 2), ("漢", 3), (" ", 1), ("b", 1)]
+    assert list(pieces(talker, ids[:2])) == [("a", 1), ("\ufffd", 1)]  # the end is given as it is
+    broken = [ids[1]] * (2 * MOST + 3)  # the first byte of é again and again: no character ever comes of it
+    assert [count for _, count in pieces(talker, broken)] == [MOST, MOST, 3]
 
 
 def test_sweep_resumes_and_reports(cli, tmp_path, haystack_file):
@@ -60,22 +65,59 @@ def test_sweep_resumes_and_reports(cli, tmp_path, haystack_file):
 
 
 def test_show_writes_a_page_that_stands_alone(cli, talker, tmp_path):
-    file = tmp_path / "prompt.txt"
-    file.write_text('<script>alert("x")</script> [[DATA]] & so on\n' * 3)
+    pytest.importorskip("vl_convert", reason="vl-convert-python is not installed: the extra `pages`")
+    file, text = tmp_path / "prompt.txt", '<script>alert("x")</script> {{ title }} 漢字 & so on\n' * 3
+    file.write_text(text)
     out = ["--out", tmp_path / "page.html", "--json", tmp_path / "p.json"]
-    code, _, err = cli("show", "--model", "toy", "--policy", "keydiff", "--budget", 20, "--prompt-file", file, *out)
+    words = ["show", "--model", "toy", "--policy", "keydiff", "--policy", "snapkv:window=8", "--prompt-file", file]
+    code, _, err = cli(*words, "--budget", 20, "--budget", "0.25", *out)
     assert code == 0, err
     page, facts = (tmp_path / "page.html").read_text(), json.loads((tmp_path / "p.json").read_text())
-    assert "alert(" not in re.sub(r"<span[^>]*>(.*?)</span>", "", page, flags=re.S)
-    assert "http" not in page.replace("http-equiv", "") and "src=" not in page and page.count("<script") == 2
-    assert str(facts["allocated_bytes"]) in page and str(facts["full_bytes"]) in page and "budget</dt><dd>20" in page
+    body = page[: page.index('<script type="application/json"')]
+    assert Loads(body).found == [] and "http" not in body.replace("http-equiv", "") and "default-src 'none'" in body
+    panels = re.findall(r'<p class="tokens"[^>]*>(.*?)</p>', body, flags=re.S)
+    spoken = [[html.unescape(piece) for piece in re.findall(r"<span[^>]*>(.*?)</span>", panel, flags=re.S)] for panel in panels]
+    assert "漢" in spoken[0] and "\ufffd" not in page[: page.index("<script")]
+    assert ["".join(one).replace("⏎", "") for one in spoken] == [text, text]
+    assert "alert(" not in re.sub(r"<span.*?</span>", "", body)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
-    bits = np.unpackbits(np.frombuffer(base64.b64decode(data["bits"]), np.uint8))
-    mask = bits.reshape(data["layers"], data["heads"], -1)[..., : data["tokens"]]
-    assert mask.sum() == 20 * 2 * 2
-    assert [[list(head.nonzero()[0]) for head in layer] for layer in mask] == facts["kept"]
-    shades = [float(s) for s in re.findall(r"--s:([\d.]+)", page)]
-    assert shades == pytest.approx(mask.mean((0, 1)), abs=1e-3)
+    shaded = data["page"]
+    for panel, policy, one in zip(panels, shaded["policies"], facts["policies"], strict=True):
+        bits = np.unpackbits(np.frombuffer(base64.b64decode(policy["bits"]), np.uint8))
+        mask = bits.reshape(shaded["layers"], shaded["heads"], -1)[..., : shaded["tokens"]]
+        assert [[list(head.nonzero()[0]) for head in layer] for layer in mask] == one["kept"]
+        edges, share = shaded["edges"], mask.mean((0, 1))
+        want = [share[a:b].mean() for a, b in zip(edges, edges[1:], strict=False)]
+        assert [float(s) for s in re.findall(r"--s:([\d.]+)", panel)] == pytest.approx(want, abs=1e-3)
+        found = [row for row in data["rows"].values() if row["table"] == policy["table"]]
+        assert [[row["layer"], row["head"], row["slots"]] for row in found] == [
+            [layer, head, mask[layer, head].sum()] for layer in range(2) for head in range(2)
+        ]
+    assert [policy["name"] for policy in shaded["policies"]] == ["keydiff 20", "snapkv:window=8 0.25"]
+    assert facts["policies"][0]["kept_share"] == pytest.approx(20 / facts["prompt_tokens"])
+    assert str(facts["full_bytes"]) in body and body.count("<tr id=") == len(data["rows"]) == 2 * 2 * 2
+    assert "--policy keydiff --policy snapkv:window=8 --budget 20 --budget 0.25" in body
+
+
+def test_show_takes_one_policy_or_a_few_that_differ(cli, tmp_path):
+    pytest.importorskip("vl_convert", reason="vl-convert-python is not installed: the extra `pages`")
+    words = ["show", "--model", "toy", "--prompt", "The fox.", "--out", tmp_path / "page.html"]
+    code, _, err = cli(*words, "--policy", "full")
+    assert code == 0 and "What was kept: full</title>" in (tmp_path / "page.html").read_text(), err
+    for more, reason in (
+        (["--policy", "full"] * 2, "given twice"),
+        (["--policy", "full", "--policy", "knorm", "--budget", "4", "--budget", "5", "--budget", "6"], "one --budget for all"),
+        ([word for budget in range(5) for word in ("--policy", "knorm", "--budget", budget + 1)], "at most 4"),
+    ):
+        code, _, err = cli(*words, *more)
+        assert code == 2 and reason in err and err.count("\n") == 1
+
+
+def test_without_its_extra_show_says_so_at_once(cli, tmp_path, monkeypatch):
+    library.cache_clear()
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    code, _, err = cli("show", "--model", "toy", "--policy", "full", "--prompt", "hello", "--out", tmp_path / "p.html")
+    assert code == 2 and err.count("\n") == 1 and "pip install -e '.[pages]'" in err and not (tmp_path / "p.html").exists()
 
 
 BAD = [

@@ -2,10 +2,15 @@
 
 import json
 import shutil
+from contextlib import contextmanager
+from itertools import accumulate
 
+import numpy as np
 import pytest
 
 from experiments.cli import main
+from experiments.kept.held import Held
+from experiments.kept.page import render
 from experiments.leaderboard.board import MEAN
 from experiments.leaderboard.write import write
 from tests.experiments.test_experiments_leaderboard import CELLS, made
@@ -32,19 +37,27 @@ def written(tmp_path_factory):
     return write(made(), tmp_path_factory.mktemp("board"), left_out={"dms": "no weights"}, command="kvjax leaderboard")
 
 
+@contextmanager
+def opened(browser, path, width):
+    """The page at a width; at the end it must fit, have asked for itself alone and have complained of nothing."""
+    context = browser.new_context(viewport={"width": width, "height": 800})
+    said, asked, page = [], [], context.new_page()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda wanted: asked.append(wanted.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector("body[data-drawn]")
+    yield page
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert said == [] and {url.split("#")[0] for url in asked if not url.startswith(("data:", "blob:"))} == {path.as_uri()}
+    context.close()
+
+
 @pytest.fixture(params=[1200, 400])
 def page(request, browser, written):
-    """The page at a width; at the end it must have asked for itself alone and have complained of nothing."""
-    context = browser.new_context(viewport={"width": request.param, "height": 800})
-    said, asked, opened = [], [], context.new_page()
-    opened.on("console", lambda message: said.append(message.text))
-    opened.on("pageerror", lambda error: said.append(str(error)))
-    opened.on("request", lambda wanted: asked.append(wanted.url))
-    opened.goto(written.page.as_uri())
-    opened.wait_for_selector("body[data-drawn]")
-    yield opened
-    assert said == [] and [url for url in asked if not url.startswith(("data:", "blob:"))] == [written.page.as_uri()]
-    context.close()
+    """The leaderboard."""
+    with opened(browser, written.page, request.param) as page:
+        yield page
 
 
 def shown(page):
@@ -126,19 +139,116 @@ def test_it_fits_its_width_with_the_score_second_and_the_method_frozen(page):
     assert page.locator("tbody tr td").first.bounding_box()["x"] == before
 
 
-def test_a_reports_page_filters_its_tables_and_charts(browser, tmp_path):
+@pytest.mark.parametrize("width", [1200, 400])
+def test_a_reports_page_filters_its_tables_and_charts(browser, tmp_path, width):
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps(r) + "\n" for r in made(tasks=("needle",))))
+    rows.write_text("".join(json.dumps(r) + "\n" for r in made(tasks=("needle",), table_bytes=1_500_000)))
     assert main(["report", str(rows), "--out", str(tmp_path), "--charts"]) == 0
-    page = browser.new_page(viewport={"width": 400, "height": 800})
-    said = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.goto((tmp_path / "index.html").as_uri())
-    drawn(page, 2 * len(CELLS))
-    assert page.locator(".chart svg.marks").count() == 2 and page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.fill("input[type=search]", "snap key")
-    page.locator("label.chip", has_text="0.25").click()
-    drawn(page, 4)
-    assert shown(page) == ["keydiff", "snapkv"] * 2 and said == []
-    page.close()
+    with opened(browser, tmp_path / "index.html", width) as page:
+        drawn(page, 2 * len(CELLS))
+        assert page.locator(".chart svg.marks").count() == 2
+        page.fill("input[type=search]", "snap key")
+        page.locator("label.chip", has_text="0.25").click()
+        drawn(page, 4)
+        assert shown(page) == ["keydiff", "snapkv"] * 2
+        page.get_by_role("button", name="of 16-bit cache").first.click()
+        assert "50%" in page.locator("tr:not([hidden])[data-method=keydiff]").first.inner_text()  # 2.5 of 5 MB
+        assert page.get_by_role("button", name="tables MB").count() == 2
+
+
+#: Two layers of two heads over ten tokens, the second and third of which are one character; two policies.
+PIECES = [("a", 1), ("漢", 2), (" b", 1), ("\n", 1), *[(f" w{i}", 1) for i in range(5)]]
+FIRST = np.array([[[1] * 10, [1] * 5 + [0] * 5], [[0] * 10, [0, 1, 0] + [0] * 7]], bool)
+SECOND = np.array([[[0] * 7 + [1] * 3] * 2] * 2, bool)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A page of `kvjax show`."""
+    common = dict(budget=0.5, policy_repr="P", device=1000, host=0, tables=0)
+    found = [Held(policy="adakv", mask=FIRST, **common), Held(policy="streaming_llm:sinks=0", mask=SECOND, **common)]
+    path = tmp_path_factory.mktemp("kept") / "page.html"
+    path.write_text(render(found, PIECES, model="toy", full=4000, half=2000, command="kvjax show"))
+    return path
+
+
+@pytest.fixture(params=[1200, 400])
+def kept_page(request, browser, kept):
+    with opened(browser, kept, request.param) as page:
+        drawn(page, 8)
+        yield page
+
+
+def shades(page, table):
+    """The shade of each piece of a policy's text."""
+    read = "all => all.map(span => Number(span.style.getPropertyValue('--s')))"
+    return page.eval_on_selector_all(f".tokens[data-table={table}] span", read)
+
+
+def of_pieces(share):
+    """The mean of each of PIECES."""
+    edges = [0, *accumulate(count for _, count in PIECES)]
+    return [pytest.approx(share[a:b].mean(), abs=1e-3) for a, b in zip(edges, edges[1:], strict=False)]
+
+
+def tooltip(page):
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    return page.inner_text("#vg-tooltip-element")
+
+
+def test_show_draws_every_head_of_both_policies_and_says_it(kept_page):
+    for table in ("p0", "p1"):
+        assert kept_page.locator(f"[data-chart=heat][data-table={table}] .mark-rect.role-mark path").count() == 4
+    cell = kept_page.locator("[data-chart=heat][data-table=p0] .mark-rect.role-mark path[aria-label*='layer: 0; KV head: 1']")
+    cell.hover()
+    said = tooltip(kept_page)
+    assert all(words in said for words in ("adakv 0.5", "50.0%", "5")), said
+    cell.click()
+    assert kept_page.url.endswith("#p0-0-1") and kept_page.locator("tr:target td").nth(3).inner_text() == "5"
+
+
+def test_show_filters_heads_for_charts_and_text(kept_page):
+    assert shades(kept_page, "p0") == of_pieces(FIRST.mean((0, 1))) and shades(kept_page, "p1") == of_pieces(SECOND.mean((0, 1)))
+    kept_page.select_option("select[name=layer]", "1")
+    drawn(kept_page, 4)
+    assert kept_page.locator("form output").inner_text() == "4 of 8 heads"
+    assert shades(kept_page, "p0") == of_pieces(FIRST[1].mean(0))
+    assert kept_page.locator("[data-chart=heat][data-table=p1] .mark-rect.role-mark path").count() == 2
+    kept_page.select_option("select[name=head]", "1")
+    drawn(kept_page, 2)
+    assert shades(kept_page, "p0") == of_pieces(FIRST[1, 1].astype(float))
+    kept_page.get_by_role("button", name="all", exact=True).click()
+    drawn(kept_page, 8)
+    assert shades(kept_page, "p0") == of_pieces(FIRST.mean((0, 1)))
+
+
+def test_shows_tables_sort(kept_page):
+    head = kept_page.locator("#table + .wide").get_by_role("button", name="share kept")
+    first = kept_page.locator("#table + .wide tbody tr td").nth(4)
+    head.click()
+    assert first.inner_text() == "100.0%"
+    head.click()
+    assert first.inner_text() == "0.0%"
+
+
+def test_a_token_says_how_many_heads_keep_it_and_its_character_is_whole(kept_page):
+    piece = kept_page.locator(".tokens[data-table=p1] span").nth(1)
+    assert piece.inner_text() == "漢"
+    piece.hover()
+    where, one, two = kept_page.inner_text("#tip").splitlines()
+    assert where == "position 1 to 2 of 10" and one == "adakv 0.5: kept by 62.5% of 4 heads"
+    assert two == "streaming_llm:sinks=0 0.5: kept by 0.0% of 4 heads"
+    assert kept_page.locator(".tokens span.at").count() == 2
+    box = kept_page.locator("#tip").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= kept_page.viewport_size["width"]
+    kept_page.mouse.move(1, 1)
+    assert kept_page.locator("#tip").is_hidden()
+
+
+def test_the_curve_along_the_prompt_says_both_policies(kept_page):
+    point = kept_page.locator("[data-chart=along] .mark-rect.role-mark path").nth(8)
+    point.hover()
+    said = tooltip(kept_page)
+    assert all(words in said for words in ("position", "8", "w3", "25.0%", "100.0%")), said
+    box = kept_page.locator("#vg-tooltip-element").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= kept_page.viewport_size["width"]

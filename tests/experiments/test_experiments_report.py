@@ -21,6 +21,7 @@ from experiments.report import blocks, charts, markdown, tables
 from experiments.report.comparison import compare
 from experiments.report.inputs import gather
 from experiments.report.reproduce import PACKAGED, commands
+from experiments.row_checks import result
 from experiments.rows import read
 from experiments.stats import average, proportion, share_difference
 from tests.experiments.conftest import row
@@ -58,9 +59,32 @@ def png(path):
 def test_bytes_stand_beside_the_share_and_both_tasks_beside_each_other():
     (table,) = tables(rows())
     text = markdown(table)
-    assert "| policy | budget | kept | device MB | host MB | needle unseen, score % | ppl, nats/token |" in text
-    assert "| full | - | 100.0% | 10.20 | 0.00 | 100 [51, 100] n=4 | 4.500 ± 2.054 n=4 |" in text
-    assert "| snapkv | 0.5 | 50.0% | 5.10 | 0.00 | 75 [30, 95] n=4 | 4.600 (+0.100 ± 0.000) n=4 |" in text
+    assert "| policy | budget | kept | device MB | of 16-bit cache | host MB | needle unseen, score % | ppl, nats/token |" in text
+    assert "| full | - | 100.0% | 10.20 | 204% | 0.00 | 100 [51, 100] n=4 | 4.500 ± 2.054 n=4 |" in text
+    assert "| snapkv | 0.5 | 50.0% | 5.10 | 102% | 0.00 | 75 [30, 95] n=4 | 4.600 (+0.100 ± 0.000) n=4 |" in text
+
+
+def test_16_bits_are_the_same_share_whatever_the_dtype_and_tables_have_a_column_where_rows_say():
+    half = dict(dtype="bfloat16", full_bytes=5_000_000, allocated_bytes=5_100_000)
+    text = markdown(tables([row(**half)])[0])
+    assert "| 5.10 | 102% | 0.00 |" in text and "tables MB" not in text and "Tables:" not in text
+    named = [row(), row(policy="kvquant", policy_repr="k", table_bytes=1_500_000)]
+    text = markdown(tables(named)[0])
+    assert "| host MB | tables MB |" in text and "| 0.00 | - |" in text and "| 0.00 | 1.50 |" in text
+    assert "Tables: codebooks" in text
+    shown = blocks.comparison(compare(named, "full")[0], [])
+    heads = [head.text for head in shown.heads]
+    cells = {line.method: dict(zip(heads, [cell.text for cell in line.cells], strict=True)) for line in shown.rows}
+    assert (cells["kvquant"]["tables MB"], cells["snapkv"]["tables MB"]) == ("1.50", "-") and "Tables: codebooks" in shown.note
+    assert {line["of 16-bit cache"] for line in cells.values()} == {"102%"}
+    assert "tables MB" not in [head.text for head in blocks.comparison(compare([row()], "full")[0], []).heads]
+
+
+def test_a_row_of_an_unknown_dtype_is_none():
+    with pytest.raises(ValueError, match="dtype: expected float32 or bfloat16 or float16, got 'int3'"):
+        result(row(dtype="int3"))
+    with pytest.raises(ValueError, match="full_bytes: expected a number above 0, got 0"):
+        result(row(full_bytes=0))
 
 
 def test_the_same_rows_twice_count_once():

@@ -30,9 +30,9 @@ document.addEventListener("mouseover", event => {
 });
 document.addEventListener("click", event => { if (event.target.matches("button.copy")) copied(event.target); });
 
-/* A control named x shows the rows whose data-x it has chosen; of checkboxes none chosen means all. */
+/* A control named x shows the rows whose data-x it has chosen; nothing, or of checkboxes none, means all. */
 function chosen(form) {
-  const tests = [...form.querySelectorAll("select")].map(s => row => row.dataset[s.name] === s.value);
+  const tests = [...form.querySelectorAll("select")].filter(s => s.value !== "").map(s => row => row.dataset[s.name] === s.value);
   const boxes = Object.groupBy(form.querySelectorAll("input[type=checkbox]:checked"), box => box.name);
   for (const [name, on] of Object.entries(boxes)) {
     const values = new Set(on.map(box => box.value));
@@ -48,7 +48,8 @@ function filter(form) {
   const rows = [...document.querySelectorAll("tr[data-method]")], keep = chosen(form);
   for (const row of rows) row.hidden = !keep(row);
   const shown = rows.filter(row => !row.hidden);
-  form.querySelector("output").textContent = `${shown.length} of ${rows.length} rows`;
+  const output = form.querySelector("output");
+  output.textContent = `${shown.length} of ${rows.length} ${output.dataset.of ?? "rows"}`;
   document.dispatchEvent(new CustomEvent("shown", { detail: shown }));
 }
 for (const form of document.querySelectorAll("form.filter")) {

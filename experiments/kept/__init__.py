@@ -1,0 +1,1 @@
+"""What policies keep of one prompt, head by head and token by token, and the page of `kvjax show`."""
