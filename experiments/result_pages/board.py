@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import kvjax
+from experiments.full_cache import OF_HALF
 from experiments.leaderboard.board import MEAN, Place, places
 from experiments.leaderboard.pack import COMMITTED
 from experiments.leaderboard.write import CSV, PAGE, write
@@ -17,8 +18,9 @@ from experiments.rows import Row
 
 _ABOUT = f"""Every method of `kvjax methods` that runs on this model as it comes, at the same budgets on the same prompts. A score
 is the share of prompts answered, in percent, with its 95% interval (Wilson), or nats a token; under a share of the prompt stands
-the score with that share of its slots kept. Bytes are those allocated on the device, at the smallest budget, as a share of the
-float32 cache's. [{PAGE}]({PAGE}) sorts, filters and draws the same rows; [{CSV}]({CSV}) has the numbers."""
+the score with that share of its slots kept. The last columns are bytes allocated on the device, at the smallest budget, and in host
+memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%. [{PAGE}]({PAGE}) sorts, filters and draws
+the same rows; [{CSV}]({CSV}) has the numbers."""
 
 _AGAIN = """A killed run goes on where it was. `python -m experiments.leaderboard.pack FOLDER` joins what was measured to the rows
 of the library, `kvjax results leaderboard` makes this page of them."""
@@ -94,7 +96,7 @@ def _budgeted(found: Sequence[Place]) -> list[str]:
         smallest = mine[min(mine)]
         scores = [estimate(mine[b].entry.score, mine[b].unit) if b in mine else "-" for b in budgets]
         lines.append([_linked(name), smallest.kind, *scores, _bytes(smallest), str(smallest.entry.score.count)])
-    heads = ["method", "kind", *(f"{100 * b:g}%" for b in budgets), "bytes", "n"]
+    heads = ["method", "kind", *(f"{100 * b:g}%" for b in budgets), OF_HALF, "n"]
     return _table(heads, lines)
 
 
@@ -105,7 +107,7 @@ def _without(found: Sequence[Place]) -> list[str]:
          str(place.entry.score.count)]
         for place in found
     ]  # fmt: skip
-    return _table(["method", "kind", "score", "bytes", "bytes on the host", "n"], lines)
+    return _table(["method", "kind", "score", OF_HALF, "on the host", "n"], lines)
 
 
 def _table(heads: list[str], lines: list[list[str]]) -> list[str]:
@@ -126,11 +128,11 @@ def _share(place: Place) -> float:
 
 
 def _bytes(place: Place) -> str:
-    return f"{100 * place.entry.allocated / place.entry.full:.1f}%"
+    return f"{100 * place.entry.allocated / place.entry.half:.1f}%"
 
 
 def _host(place: Place) -> str:
-    return f"{100 * place.entry.host / place.entry.full:.1f}%" if place.entry.host else "-"
+    return f"{100 * place.entry.host / place.entry.half:.1f}%" if place.entry.host else "-"
 
 
 def _missing(found: Sequence[Row]) -> list[tuple[str, str]]:
