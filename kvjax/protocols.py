@@ -22,12 +22,16 @@ class Rope(Protocol):
 
 @runtime_checkable
 class Decoder(Protocol):
-    """The sizes of a decoder that stages are checked against: layers, KV heads h, query heads a KV head g, head dimension d."""
+    """The sizes of a decoder that stages are checked against: layers, KV heads h, query heads a KV head g, head dimension d.
+
+    `retrofit` is the origin of the artefact whose weights stand in place of the model's own (`kvjax.artefacts.retrofitted`), or "".
+    """
 
     layers: int
     heads: int
     groups: int
     head_dim: int
+    retrofit: str
 
 
 @runtime_checkable

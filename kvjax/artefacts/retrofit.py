@@ -1,6 +1,7 @@
 """Weights of the model itself that a method has trained, put in place of those it came with."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from jaxtyping import Array, PyTree
 
 from kvjax.artefacts.artefact import Artefact, ArtefactLike, load, resolve
 from kvjax.artefacts.weights import path_of, weights_of
-from kvjax.protocols import LanguageModel
+from kvjax.protocols import Decoder, LanguageModel
 
 
 def own_weights(params: PyTree, paths: Sequence[str] = ()) -> PyTree:
@@ -46,6 +47,8 @@ OWN = ("dmc", "neural_garbage_collection", "stochastic_kv_routing")
 def retrofitted(lm: LanguageModel, artefact: ArtefactLike) -> LanguageModel:
     """The model with the weights of an artefact that `kvjax train` made of it for a method of `OWN`, under a name of its own.
 
+    Its decoder remembers the artefact's origin, which the policies made from that artefact ask for.
+
     Args:
         lm: the model as it was before training: its sizes and its name are compared.
         artefact: an Artefact, or the folder of one.
@@ -61,7 +64,13 @@ def retrofitted(lm: LanguageModel, artefact: ArtefactLike) -> LanguageModel:
     if found.method not in OWN:
         raise ValueError(f"an artefact of {found.method} holds no weights of the model itself; those of {', '.join(OWN)} do")
     found = resolve(found, found.method, lm)
-    return lm.replace(params=_params(lm, found), name=name_of(lm, found))
+    decoder = replace(lm.decoder, retrofit=found.origin)
+    return lm.replace(params=_params(lm, found), name=name_of(lm, found), decoder=decoder)
+
+
+def trained_for(model: Decoder) -> str:
+    """The method of `OWN` that a model's own weights were trained for; "" where they are those it came with."""
+    return model.retrofit.partition(" of ")[0]
 
 
 def _params(lm: LanguageModel, artefact: Artefact) -> PyTree:

@@ -11,13 +11,13 @@ import pytest
 import kvjax
 import models
 from kvjax.artefacts import retrofitted
-from kvjax.artefacts.artefact import load
+from kvjax.artefacts.artefact import load, save
 from kvjax.artefacts.retrofit import own_weights, with_weights
-from kvjax.train import Example, Examples, Frozen, Moment, forward, stacked, train, untrained
+from kvjax.train import Example, Examples, Frozen, Moment, artefact_of, forward, stacked, train, untrained
 from kvjax.train.accumulated import accumulating
 from models import llama, mistral
 from tests.conftest import ids_of, toy_config
-from tests.methods.simulation import kept_by
+from tests.methods.simulation import kept_by, same_kept
 from tests.reference import dmc as slow
 from tests.reference.rotary import frequencies
 from tests.train.checks import NOW, STEPS, cut_and_taken_up, falls, kept_in, part, slopes, source
@@ -104,7 +104,7 @@ def test_training_merges_more_and_no_cut_changes_a_bit(tiny, whole, tmp_path):
 def test_a_retrofitted_model_is_served_from_its_folder(tiny, whole, tmp_path):
     folder = kept_in(tmp_path / "dmc", tiny, DMC_TOY, whole.weights)
     made, policy = retrofitted(tiny, folder), kvjax.methods.dmc(artefact=folder)
-    assert policy == kvjax.methods.dmc(offset=OFFSET) and made.name == f"random-0+dmc-{load(folder).digest}"
+    assert policy.merge == kvjax.methods.dmc(offset=OFFSET).merge and made.name == f"random-0+dmc-{load(folder).digest}"
     old, new = tiny.params["layers"][0], made.params["layers"][0]
     np.testing.assert_array_equal(new["attention"]["q"]["weight"], whole.weights["attention"]["q"]["weight"][0])
     np.testing.assert_array_equal(new["mlp"]["up"]["weight"], old["mlp"]["up"]["weight"])
@@ -115,6 +115,33 @@ def test_a_retrofitted_model_is_served_from_its_folder(tiny, whole, tmp_path):
         retrofitted(two, folder)
     with pytest.raises(ValueError, match="name: the model has 'random-0.dmc"):
         retrofitted(made, folder)
+
+
+def test_an_artefact_is_served_by_the_model_that_holds_its_weights_alone(lm, tmp_path):
+    """Any other model is refused before it reads the prompt, and its prompts before they are cut; without an artefact none is."""
+    one, two = (own_artefact(lm, scale) for scale in (1.0, 1.01))
+    policy, ids = kvjax.methods.dmc(artefact=one), ids_of(24)
+    assert policy == kvjax.methods.dmc(artefact=save(one, tmp_path / "one")) != kvjax.methods.dmc(artefact=two)
+    for wrong, holds in ((lm, "the weights it came with"), (retrofitted(lm, two), f"those of {two.origin}")):
+        reason = rf"{one.origin}, whose weights are the model's own; this model has {holds}: .*models.load\(\"MODEL\+FOLDER\"\)"
+        for refused in (
+            lambda: kvjax.prefill(wrong, ids, needs=policy),  # noqa: B023
+            lambda: kvjax.prefill(wrong, ids, streaming=policy),  # noqa: B023
+            lambda: policy.check(wrong.decoder, 24),  # noqa: B023
+        ):
+            with pytest.raises(ValueError, match=reason):
+                refused()
+    mine = retrofitted(lm, one)
+    assert mine.decoder.retrofit == models.share_layers(mine, every=1).decoder.retrofit == one.origin
+    cache = kvjax.compress(kvjax.prefill(mine, ids, needs=policy), policy)
+    plain = kvjax.methods.dmc(offset=OFFSET)
+    same_kept(kept_by(cache), kept_by(kvjax.compress(kvjax.prefill(lm, ids, needs=plain), plain)))
+
+
+def own_artefact(lm, scale: float):
+    """The model's own queries as if DMC had trained them."""
+    weights = jax.tree.map(lambda x: scale * x, own_weights(lm.params, ("attention.q",)))
+    return artefact_of(lm, DMC_TOY, weights, data={}, run={})
 
 
 def test_own_weights_are_put_back_to_the_bit(lm):
