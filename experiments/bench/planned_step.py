@@ -22,6 +22,7 @@ class Weightless:
     groups: int
     head_dim: int
     rope: Any = None
+    retrofit: str = ""
 
     @property
     def layers(self) -> int:

@@ -106,7 +106,7 @@ def test_a_retrofitted_model_is_served_from_its_folder(tiny, whole, tmp_path):
     made, policy = retrofitted(tiny, folder), kvjax.methods.dmc(artefact=folder)
     assert policy.merge == kvjax.methods.dmc(offset=OFFSET).merge and made.name == f"random-0+dmc-{load(folder).digest}"
     old, new = tiny.params["layers"][0], made.params["layers"][0]
-    np.testing.assert_array_equal(new["attention"]["q"]["weight"], whole.weights["attention"]["q"]["weight"][0])
+    np.testing.assert_array_equal(new["attention"]["q"]["weight"], whole.weights["layers.0.attention.q.weight"])
     np.testing.assert_array_equal(new["mlp"]["up"]["weight"], old["mlp"]["up"]["weight"])
     cache = kvjax.compress(kvjax.prefill(made, ids_of(40), needs=policy), policy)
     assert (cache.lengths < 40).all()
@@ -145,11 +145,25 @@ def own_artefact(lm, scale: float):
 
 
 def test_own_weights_are_put_back_to_the_bit(lm):
-    for paths in ((), ("attention.q", "mlp")):
+    for paths in ((), ("layers",), ("attention.q", "mlp")):
         weights = own_weights(lm.params, paths)
         jax.tree.map(np.testing.assert_array_equal, with_weights(lm.params, weights), lm.params)
-    assert {part: set(maps) for part, maps in weights.items()} == {"attention": {"q"}, "mlp": {"gate", "up", "down"}}
-    assert weights["mlp"]["up"]["weight"].shape == (3, 96, 64)
+    maps = ("attention.q", "mlp.gate", "mlp.up", "mlp.down")
+    assert set(weights) == {f"layers.{layer}.{name}.weight" for layer in range(3) for name in maps}
+    assert weights["layers.2.mlp.up.weight"].shape == (96, 64)
+    everything, layers = set(own_weights(lm.params)), set(own_weights(lm.params, ("layers",)))
+    assert {name.split(".")[0] for name in everything - layers} == set(lm.params) - {"layers"}
+    doubled = with_weights(lm.params, {name: 2 * x for name, x in weights.items()})
+    old, new = lm.params["layers"][1], doubled["layers"][1]
+    np.testing.assert_array_equal(new["mlp"]["up"]["weight"], 2 * old["mlp"]["up"]["weight"])
+    np.testing.assert_array_equal(new["attention"]["k"]["weight"], old["attention"]["k"]["weight"])
+
+
+def test_weights_of_other_shapes_are_refused(lm):
+    made = own_artefact(lm, 1.0)
+    short = replace(made, tables={name: x[:8] for name, x in made.tables.items()})
+    with pytest.raises(ValueError, match=r"layers.0.attention.q.weight: \(64, 64\) in the model, \(8, 64\) given.*train them"):
+        retrofitted(lm, short)
 
 
 @pytest.mark.slow
@@ -166,7 +180,7 @@ def test_what_pads_a_text_changes_no_loss(tiny):
     [
         ({"ratio": 1.0}, "above 1; got 1.0"),
         ({"fade": 0.6, "hold": 0.4}, "shares of a run that leave some of it; got 0.6 and 0.4"),
-        ({"paths": ("attention.z",)}, "a layer has no attention.z; it has attention.k.weight"),
+        ({"paths": ("attention.z",)}, "a model has no attention.z; it has embed.weight, head.weight, layers.0.attention.k"),
     ],
 )
 def test_what_cannot_be_is_refused(tiny, changes, reason):
