@@ -5,7 +5,6 @@ in place. Layers are unrolled over a list of weights: on a CPU slicing stacked w
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -122,7 +121,8 @@ def _of_output(spec: Spec, params, cache: KVCache, x, tokens, count) -> dict[str
 
 
 def _evict(
-    spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: DTypeLike, output: Any
+    spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: DTypeLike,
+    output: dict[str, Array],
 ) -> KVCache:
     """Evict, if the policy says so; only the carried part of the evidence stays in the cache."""
     if spec.stages is None:

@@ -1,6 +1,5 @@
 """More slots for layers whose keys change when the prompt is read in blocks."""
 
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +9,7 @@ from kvjax.allocate import exact_alloc
 from kvjax.prefill import AShape, MInference
 from kvjax.prefill.run import prefill
 from kvjax.protocols import LanguageModel
+from kvjax.types import Keys
 
 
 def sensitivity(lm: LanguageModel, ids: list[int], *, window: int = 4096, sinks: int = 128) -> Float[np.ndarray, " l"]:
@@ -22,7 +22,7 @@ def sensitivity(lm: LanguageModel, ids: list[int], *, window: int = 4096, sinks:
     return np.array([_cosine(a[:, :, : len(ids)], b[:, :, : len(ids)]) for a, b in zip(full.k, masked.k, strict=True)])
 
 
-def _cosine(a: Any, b: Any) -> float:
+def _cosine(a: Keys, b: Keys) -> float:
     a, b = (x.astype(jnp.float32) for x in (a, b))
     return float(((a * b).sum(-1) / (jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1))).mean())
 

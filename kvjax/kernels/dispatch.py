@@ -5,11 +5,12 @@ import importlib
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType, ModuleType
-from typing import Any
 
 import jax
 from jax import lax
 from jaxtyping import PyTree
+
+from kvjax.types import Function
 
 MACHINES = {"cuda": "an NVIDIA GPU", "cpu": "a CPU"}
 
@@ -88,7 +89,7 @@ def compiles_for() -> str:
 
 
 @partial(jax.jit, static_argnames=("kernels", "default", "derived", "static"))
-def _on_platform(*arrays: PyTree, kernels: tuple, default: Any, derived: Any, static: tuple) -> PyTree:
+def _on_platform(*arrays: PyTree, kernels: tuple, default: Function, derived: Function, static: tuple) -> PyTree:
     """The kernel where the arrays are on a device of its platform, else `default`; the derivative of `derived`."""
     default, derived = partial(default, **dict(static)), partial(derived, **dict(static))
     by_platform = {platform: partial(kernel, **dict(static)) for platform, kernel in kernels}

@@ -15,7 +15,6 @@ with the same chunks. `projected` is another program: the same up to the roundin
 evicted is restored as well as any other: nothing here depends on what a cache kept.
 """
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +122,7 @@ def projected(lm: LanguageModel, kept: Residuals, row: int, layer: int) -> tuple
     return k, v
 
 
-def _project(weights: PyTree, x: Float[Array, "1 t e"], offset: Any, *, decoder: Decoder) -> tuple[Keys, Values]:
+def _project(weights: PyTree, x: Float[Array, "1 t e"], offset: np.int32, *, decoder: Decoder) -> tuple[Keys, Values]:
     """The keys and values of a layer; nothing else of it is computed."""
 
     def both(weights, x, offset):

@@ -1,7 +1,7 @@
 """When the attention of a pivot has moved, its satellites are given the tokens it looks at now (HeteroCache)."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, WindowQueries
 from kvjax.kernels.select_top import select_top
-from kvjax.placement import OnHost
+from kvjax.placement import OnDevice, OnHost
 from kvjax.placement.by_callback import ByCallback
 from kvjax.placement.lists import listed
 from kvjax.protocols import Cache, Decoder
@@ -91,7 +91,7 @@ class PivotRefresh(Retriever):
     pool: Function = AvgPool(5)
     heads: Function = GroupMax()
     window: Tumbling | Sliding = Tumbling()
-    host: Any = OnHost()
+    host: OnDevice = OnHost()
     traced: int = struct.field(pytree_node=False, default=32)
     origin: str = struct.field(pytree_node=False, default="")
 

@@ -1,6 +1,5 @@
 """What pivots remember while decoding, and the whole prompts of their satellites in host memory."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, UInt32
 
 from kvjax.cache.retriever_state import RetrieverState
+from kvjax.placement import OnDevice
 from kvjax.types import size_class
 
 
@@ -44,7 +44,7 @@ class PivotState(RetrieverState):
     fetched: Int32[Array, " b"]
     trace: Float32[Array, "b p c"]
     windows: Int32[Array, " b"]
-    host: Any = struct.field(pytree_node=False)
+    host: OnDevice = struct.field(pytree_node=False)
     slot_nbytes: int = struct.field(pytree_node=False)
 
     @property
@@ -81,7 +81,9 @@ def _padded(state: PivotState, n: int) -> dict:
     return {name: wide(getattr(state, name)) for name in ("chosen", "reference", "latest")}
 
 
-def empty(like: Float[Array, "h n d"], *, host: Any, slots: int, traced: int, b: int, p: int, m: int, n: int, w: int) -> PivotState:
+def empty(
+    like: Float[Array, "h n d"], *, host: OnDevice, slots: int, traced: int, b: int, p: int, m: int, n: int, w: int
+) -> PivotState:
     """A state that has seen nothing.
 
     Args:
