@@ -56,7 +56,10 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Decision], start: np.
             if elsewhere is not None:
                 stored = _write_elsewhere(placement, elsewhere, view.v, *where)
                 elsewhere = placement.adopt(stored, elsewhere)
-    by_layer = lambda *x: jnp.concatenate(x).reshape(len(pre.layers), len(pre.rows), *x[0].shape[1:])  # noqa: E731
+
+    def by_layer(*x):
+        return jnp.concatenate(x).reshape(len(pre.layers), len(pre.rows), *x[0].shape[1:])
+
     memory, fitted, tails = (jax.tree.map(by_layer, *x) for x in (memory, fitted, tails))
     stored = host.given(pools | paged) | ({} if elsewhere is None else {"v": elsewhere})
     tails = tuple(x and Tail(*x, policy.encode.sinks) for x in tails)

@@ -137,7 +137,10 @@ class Stored(Encoder):
 
     def take(self, cache: Cache, layer: Layer, slots: Int32[Array, "b h n"], dtype: DTypeLike) -> tuple[Keys, Values]:
         kp, vp = cache.fitted_of(layer)
-        rows = lambda pool: jax.tree.map(lambda x: jnp.take(x, slots, axis=0, mode="clip"), pool)  # noqa: E731
+
+        def rows(pool):
+            return jax.tree.map(lambda x: jnp.take(x, slots, axis=0, mode="clip"), pool)
+
         k = self.keys.decode(rows(cache.k), dtype, kp)
         if self.values.dense:
             return k, self.placement.take(cache.v, slots).astype(dtype)

@@ -41,5 +41,8 @@ def layer_budgets(sens: Float[np.ndarray, " l"], budget: int, power: float = 1.1
     """
     layers, least = len(sens), max(1, budget // 4)
     w = jnp.asarray(shares(np.asarray(sens, np.float64), power), jnp.float32)
-    whole = lambda x: jnp.full(layers, x, jnp.int32)  # noqa: E731
+
+    def whole(x):
+        return jnp.full(layers, x, jnp.int32)
+
     return np.asarray(exact_alloc(w, jnp.int32(budget * layers), whole(least), whole(budget * layers)))

@@ -53,7 +53,10 @@ class Operation:
         if impl is not None and impl not in every:
             known = ", ".join((*self.anywhere, *every))
             raise ValueError(f"unknown impl {impl!r} of {self.name}; there are {known}")
-        refusal = lambda name: self._refusal(name, every[name], method, arrays, static)  # noqa: E731
+
+        def refusal(name):
+            return self._refusal(name, every[name], method, arrays, static)
+
         wanted = self.kernels if impl is None else (impl,)
         kernel = next((name for name in wanted if refusal(name) is None), None)
         if kernel is None and impl is not None:
@@ -93,7 +96,10 @@ def _on_platform(*arrays: PyTree, kernels: tuple, default: Function, derived: Fu
     """The kernel where the arrays are on a device of its platform, else `default`; the derivative of `derived`."""
     default, derived = partial(default, **dict(static)), partial(derived, **dict(static))
     by_platform = {platform: partial(kernel, **dict(static)) for platform, kernel in kernels}
-    choose = lambda *arrays: lax.platform_dependent(*arrays, default=default, **by_platform)  # noqa: E731
+
+    def choose(*arrays):
+        return lax.platform_dependent(*arrays, default=default, **by_platform)
+
     run = jax.custom_jvp(choose if kernels else default)
     run.defjvp(lambda arrays, tangents: jax.jvp(derived, arrays, tangents))
     return run(*arrays)

@@ -127,7 +127,10 @@ def _project(weights: PyTree, x: Float[Array, "1 t e"], offset: np.int32, *, dec
 
     def both(weights, x, offset):
         positions = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
-        attend = lambda inputs: (jnp.zeros_like(inputs.q), (inputs.k, inputs.v))  # noqa: E731
+
+        def attend(inputs):
+            return (jnp.zeros_like(inputs.q), (inputs.k, inputs.v))
+
         return decoder.layer(weights, x, positions, attend)[1]
 
     return jax.jit(both)(weights, x, offset)

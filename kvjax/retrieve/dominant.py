@@ -47,7 +47,10 @@ class Dominant:
         if pairs.ndim != 3 or pairs.shape[1] % heads or pairs.min() < 0 or pairs.max() >= len(known):
             most = len(known)
             raise ValueError(f"pairs is a table [layers, heads, N] of numbers below {most} for {heads} KV heads; got {pairs.shape}")
-        of_head = lambda row: tuple(int(c) for c in np.unique(known[row]))  # noqa: E731
+
+        def of_head(row):
+            return tuple(int(c) for c in np.unique(known[row]))
+
         return cls(tuple(tuple(of_head(row) for row in layer) for layer in pairs), heads, d)
 
     @cached_property

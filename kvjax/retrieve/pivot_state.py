@@ -77,7 +77,10 @@ class PivotState(RetrieverState):
 
 def _padded(state: PivotState, n: int) -> dict:
     """What has a prompt-slot axis, widened to n."""
-    wide = lambda x: jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (0, n - x.shape[-1])))  # noqa: E731
+
+    def wide(x):
+        return jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (0, n - x.shape[-1])))
+
     return {name: wide(getattr(state, name)) for name in ("chosen", "reference", "latest")}
 
 
@@ -91,8 +94,13 @@ def empty(
         traced: windows traced.   b, p, m, n, w: sizes, by their axis letters.
     """
     d = like.shape[-1]
-    whole = lambda *shape: jnp.zeros(shape, jnp.int32)  # noqa: E731
-    store = lambda: host.empty(size_class(slots), d, like.dtype)  # noqa: E731
+
+    def whole(*shape):
+        return jnp.zeros(shape, jnp.int32)
+
+    def store():
+        return host.empty(size_class(slots), d, like.dtype)
+
     return PivotState(
         k=store(), v=store(), offset=whole(b, m), room=whole(b, m), held=whole(b, p), base=whole(b),
         fresh=(), chosen=jnp.zeros((b, w, p, n), bool), steps=whole(b),

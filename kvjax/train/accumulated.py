@@ -40,7 +40,10 @@ def accumulating(rope: Rope, decide: Decide, *, offset: float, share: Float32[Ar
         del weights
         d, t = inputs.k.shape[-1], inputs.k.shape[2]
         cos, sin = rope.cos_sin(jnp.broadcast_to(jnp.arange(t, dtype=jnp.int32), (inputs.k.shape[0], t)))
-        placed = lambda x, *at: dimmed(rope.rotate(x, cos[at], sin[at]), share)  # noqa: E731
+
+        def placed(x, *at):
+            return dimmed(rope.rotate(x, cos[at], sin[at]), share)
+
         logit = decide(layer, inputs.k_raw[..., -1].astype(jnp.float32) - offset).at[..., 0].set(NEVER)
         a = jax.nn.sigmoid(logit)
         x = jnp.concatenate([dimmed(inputs.k_raw, share), inputs.v], -1).astype(jnp.float32)
