@@ -4,7 +4,7 @@ from kvjax.gates.attention_gate import AttentionGate
 from kvjax.gates.decision_neurons import KeyNeuron, QueryNeuron
 from kvjax.gates.deep_retention import DeepRetentionGate
 from kvjax.gates.eviction_logit import EvictionGate
-from kvjax.gates.gate import ANY_MODEL, Gate, init_gate
+from kvjax.gates.gate import Gate, init_gate
 from kvjax.gates.retaining import RetainingGate
 from kvjax.gates.retention import RetentionGate
 from kvjax.gates.side_maps import init_side_maps
@@ -12,6 +12,6 @@ from kvjax.gates.soft_tokens import SoftTokens, init_soft_tokens
 from kvjax.gates.surrogate import SurrogateGate
 
 __all__ = [
-    "ANY_MODEL", "AttentionGate", "DeepRetentionGate", "EvictionGate", "Gate", "KeyNeuron", "QueryNeuron", "RetainingGate",
-    "RetentionGate", "SoftTokens", "SurrogateGate", "init_gate", "init_side_maps", "init_soft_tokens",
+    "AttentionGate", "DeepRetentionGate", "EvictionGate", "Gate", "KeyNeuron", "QueryNeuron", "RetainingGate", "RetentionGate",
+    "SoftTokens", "SurrogateGate", "init_gate", "init_side_maps", "init_soft_tokens",
 ]  # fmt: skip

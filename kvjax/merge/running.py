@@ -7,14 +7,14 @@ from flax import struct
 from jaxtyping import Array, PyTree
 
 from kvjax.evidence import GateValues, Need, RawKeys
-from kvjax.gates import ANY_MODEL, QueryNeuron
+from kvjax.gates import QueryNeuron
 from kvjax.gates.decision_neurons import merge_weight, running_sums, silent
 from kvjax.stage import Merger
 from kvjax.types import Mask, Scores
 from kvjax.view import LayerView
 
 #: What tokens weigh, but for the offset.
-WEIGHS = GateValues.of(QueryNeuron(), {}, ANY_MODEL)
+WEIGHS = GateValues.of(QueryNeuron(), {})
 
 
 @struct.dataclass

@@ -25,7 +25,7 @@ from kvjax.allocate import AllHeld
 from kvjax.artefacts.artefact import ArtefactLike, resolve
 from kvjax.encode import Accumulating
 from kvjax.evidence import GateValues
-from kvjax.gates import ANY_MODEL, KeyNeuron
+from kvjax.gates import KeyNeuron
 from kvjax.merge import RunningMean
 from kvjax.policy import Policy
 from kvjax.prefill import MergedAttention
@@ -46,7 +46,7 @@ def dmc(offset: float = 5.0, *, artefact: ArtefactLike | None = None) -> Policy:
 
     Raises (from `check` and `kvjax.prefill`): ValueError for a model that holds other weights than the artefact's.
     """
-    origin = ANY_MODEL
+    origin = ""
     if artefact is not None:
         found = resolve(artefact, "dmc")
         offset, origin = float(found.settings["offset"]), found.origin

@@ -13,6 +13,8 @@ import models
 from kvjax.artefacts import retrofitted
 from kvjax.artefacts.artefact import load, save
 from kvjax.artefacts.retrofit import own_weights, with_weights
+from kvjax.evidence import GateValues
+from kvjax.gates import KeyNeuron
 from kvjax.train import Example, Examples, Frozen, Moment, artefact_of, forward, stacked, train, untrained
 from kvjax.train.accumulated import accumulating
 from models import llama, mistral
@@ -135,6 +137,7 @@ def test_an_artefact_is_served_by_the_model_that_holds_its_weights_alone(lm, tmp
     assert mine.decoder.retrofit == models.share_layers(mine, every=1).decoder.retrofit == one.origin
     cache = kvjax.compress(kvjax.prefill(mine, ids, needs=policy), policy)
     plain = kvjax.methods.dmc(offset=OFFSET)
+    assert plain.score.gate == GateValues.of(KeyNeuron(), {}) != policy.score.gate
     same_kept(kept_by(cache), kept_by(kvjax.compress(kvjax.prefill(lm, ids, needs=plain), plain)))
 
 
