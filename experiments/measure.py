@@ -49,7 +49,10 @@ def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
     Budgets are data, so the cells of a policy that evicts while decoding share a batch too. Mergers may leave a bias beside
     every slot, so theirs is a pool of its own.
     """
-    alike = lambda cell: repr((cell.policy.decode_stages(), cell.policy.encode, cell.policy.retrieve, cell.policy.merge))  # noqa: E731
+
+    def alike(cell: Named) -> str:
+        return repr((cell.policy.decode_stages(), cell.policy.encode, cell.policy.retrieve, cell.policy.merge))
+
     for _, found in groupby(sorted(cells, key=alike), key=alike):
         group = list(found)
         step = -(-len(group) // -(-len(group) // size))

@@ -1,11 +1,10 @@
 """What a layer's attention over the cache is told beside the queries."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jaxtyping import Array, Int32
 
-from kvjax.protocols import Rope
+from kvjax.protocols import Rope, Storage
 from kvjax.types import Layer
 
 
@@ -26,7 +25,7 @@ class AttendContext:
     positions: Int32[Array, "b t"]
     window: int | None
     padded_slots: int
-    encode: Any
+    encode: Storage
     rope: Rope | None = None
 
     def replace(self, **changes: object) -> "AttendContext":

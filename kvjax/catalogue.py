@@ -109,6 +109,7 @@ class _Sizes:
     heads: int = 1
     groups: int = 1
     max_positions: int = 1 << 16
+    retrofit: str = ""
 
 
 def slot_bytes(policy: Policy, head_dim: int, dtype: DTypeLike) -> tuple[int, int]:

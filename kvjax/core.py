@@ -33,8 +33,9 @@ from jaxtyping import Array, Bool, Float32, Int32, PyTree
 from kvjax import evidence as ev
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import plan_regions
+from kvjax.compress.decision import Decision
 from kvjax.compress.pack import pack as packed
-from kvjax.compress.run import Decision, carried, everything, plan_row
+from kvjax.compress.run import carried, everything, plan_row
 from kvjax.compress.score_prompt import RowScores, score_row
 from kvjax.decode.step import Spec
 from kvjax.decode.step import step as step_of

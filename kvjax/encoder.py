@@ -1,6 +1,6 @@
 """The stage that stores slots."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jax.typing import DTypeLike
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float32, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
-from kvjax.protocols import Cache
+from kvjax.protocols import Cache, Placement, Positioning
 from kvjax.stage import Stage
 from kvjax.types import Keys, Layer, Queries, Values
 
@@ -17,9 +17,9 @@ class Encoder(Stage):
     """How slots are stored: keys and values as rows of pools, values in a store that has a placement (`kvjax.placement`)."""
 
     #: Where values live (`kvjax.placement`).
-    placement: Any = None
+    placement: Placement | None = None
     #: Where keys and queries stand (`kvjax.encode.positions`).
-    positions: Any = None
+    positions: Positioning | None = None
 
     #: Whether keys and values are numbers on the device that attention kernels read as they are.
     dense: bool = True

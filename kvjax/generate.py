@@ -16,7 +16,10 @@ def encode(lm, prompts: object) -> list[list[int]]:
     """A string, a chat (list of messages), token ids, or a list of any of these → rows of token ids."""
     if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], dict | int)):
         prompts = [prompts]
-    is_text = lambda p: isinstance(p, str) or (len(p) and isinstance(p[0], dict))  # noqa: E731
+
+    def is_text(p):
+        return isinstance(p, str) or (len(p) and isinstance(p[0], dict))
+
     return [lm.encode(p) if is_text(p) else [int(i) for i in p] for p in prompts]
 
 

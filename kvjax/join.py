@@ -16,6 +16,9 @@ def joined(parts: Sequence[Part]) -> Part:
     Source: NEO, arXiv 2411.01142; Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
     lse = reduce(jnp.logaddexp, [part[1] for part in parts])
-    share = lambda own: jnp.where(own > -jnp.inf, jnp.exp(own - lse), 0.0)[..., None]  # noqa: E731
+
+    def share(own):
+        return jnp.where(own > -jnp.inf, jnp.exp(own - lse), 0.0)[..., None]
+
     out = sum(share(own) * out.astype(jnp.float32) for out, own in parts)
     return out.astype(parts[0][0].dtype), lse

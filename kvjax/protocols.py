@@ -4,11 +4,12 @@ They are structural types: `models` has the library's own, and another implement
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
-from jaxtyping import Array, PyTree
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float32, Int32, PyTree
 
-from kvjax.types import Regions
+from kvjax.types import Keys, Layer, Queries, Regions, Values
 
 
 @runtime_checkable
@@ -22,12 +23,16 @@ class Rope(Protocol):
 
 @runtime_checkable
 class Decoder(Protocol):
-    """The sizes of a decoder that stages are checked against: layers, KV heads h, query heads a KV head g, head dimension d."""
+    """The sizes of a decoder that stages are checked against: layers, KV heads h, query heads a KV head g, head dimension d.
+
+    `retrofit` is the origin of the artefact whose weights stand in place of the model's own (`kvjax.artefacts.retrofitted`), or "".
+    """
 
     layers: int
     heads: int
     groups: int
     head_dim: int
+    retrofit: str
 
 
 @runtime_checkable
@@ -81,3 +86,36 @@ class Cache(Protocol):
     retrieval: PyTree
 
     def replace(self, **changes: PyTree) -> "Cache": ...
+
+
+@runtime_checkable
+class Placement(Protocol):
+    """Where values live (`kvjax.placement`)."""
+
+    memory_kind: ClassVar[str]
+
+    @property
+    def on_device(self) -> bool: ...
+
+
+@runtime_checkable
+class Positioning(Protocol):
+    """Where keys and queries stand (`kvjax.encode.positions`)."""
+
+    at_reading: ClassVar[bool]
+    query: ClassVar[str]
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """How slots are stored, as lower folders see it (`kvjax.encoder.Encoder`); a context is an `AttendContext`."""
+
+    placement: Placement
+    positions: Positioning
+    dense: bool
+
+    def take(self, cache: Cache, layer: Layer, slots: Int32[Array, "b h n"], dtype: DTypeLike) -> tuple[Keys, Values]: ...
+
+    def scores(self, q: Queries, cache: Cache, context: PyTree) -> Float32[Array, "b h g t n"]: ...
+
+    def attention(self, q: Queries, cache: Cache, context: PyTree) -> tuple[Queries, Float32[Array, "b h g t"]]: ...

@@ -5,7 +5,7 @@ nothing is known of (zeros: a new token gets them), `observe` brings it up to da
 slots wherever they go. A stage is handed a view whose `state` is its own.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float32, Int32, PyTree
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Evidence, Need
-from kvjax.protocols import Cache, Decoder
+from kvjax.protocols import Cache, Decoder, Storage
 from kvjax.types import Layer, Mask, Queries, Scores
 from kvjax.view import LayerView, Ranking
 
@@ -187,7 +187,7 @@ class Retriever(Stage):
         del rows, decided, model
         return None
 
-    def build(self, rows: list, decided: list, cache: Cache, encode: Any) -> PyTree:
+    def build(self, rows: list, decided: list, cache: Cache, encode: Storage) -> PyTree:
         """The state after `compress`, on the host side: a `RetrieverState`, or ().
 
         Args:
@@ -212,7 +212,7 @@ class Retriever(Stage):
         """
         raise NotImplementedError(f"{type(self).__name__} must define attend(inputs, cache, context)")
 
-    def end(self, cache: Cache, encode: Any, *, count: Int32[Array, " b"]) -> PyTree:
+    def end(self, cache: Cache, encode: Storage, *, count: Int32[Array, " b"]) -> PyTree:
         """The cache after the last layer of a step that appended `count` tokens a row."""
         del encode, count
         return cache

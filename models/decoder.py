@@ -1,7 +1,7 @@
 """The decoder as pure functions of its parameters, with one hole per layer: `attend`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -20,9 +20,14 @@ class Decoder:
 
     Parameters are {"embed": {"weight" [v e]}, "layers": [one dict a layer], "norm": {"weight" [e]},
     "head": {"weight" [v e]}}, the head absent where it is tied.
+
+    Attributes:
+        config: all sizes.
+        retrofit: the origin of the artefact whose weights the parameters hold in place of their own; "" for none.
     """
 
     config: DecoderConfig
+    retrofit: str = field(default="", kw_only=True)
 
     layers = property(lambda self: self.config.layers, doc="Number of layers.")
     heads = property(lambda self: self.config.heads, doc="KV heads, h.")

@@ -97,4 +97,5 @@ def share_layers(lm: LanguageModel, *, every: int | None = None, kept: Sequence[
     if other:
         raise ValueError(f"layers {other} would read layers of another sliding window: keep them, or keep one of theirs below")
     groups = [tuple(w for w, s in zip(lm.params["layers"], source, strict=True) if s == k) for k in sorted(set(source))]
-    return lm.replace(params={**lm.params, "layers": groups}, decoder=SharedDecoder(lm.decoder.config, source))
+    decoder = SharedDecoder(lm.decoder.config, source, retrofit=lm.decoder.retrofit)
+    return lm.replace(params={**lm.params, "layers": groups}, decoder=decoder)

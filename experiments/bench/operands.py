@@ -74,7 +74,10 @@ def lists(shape: Any, dtype: str) -> Operands:
     q, k, v = _normal((b, h, shape.g, 1, shape.d), (shape.slots, shape.d), dtype)
     slots = {at: named[at][: count[at]] for at in np.ndindex(b, h)}
     read = int(count.sum()) * (2 * shape.d * jnp.dtype(dtype).itemsize + 4)
-    call = lambda *x: gather_attention(*x[:-1], impl=x[-1])  # noqa: E731
+
+    def call(*x):
+        return gather_attention(*x[:-1], impl=x[-1])
+
     arrays, exact = (q, k, v, jnp.asarray(named), jnp.asarray(count)), partial(_attention64, q, k, v, slots)
     return Operands(call, arrays, read, exact, *_dense(q, shape.slots // h, dtype))
 
@@ -88,7 +91,9 @@ def codes(shape: Any, dtype: str) -> Operands:
     q, k, _ = _normal((1, shape.h, shape.g, 1, shape.d), (1, shape.d), dtype)
     start, length = np.arange(shape.h, dtype=np.int32)[None] * n, np.full((1, shape.h), n, np.int32)
     where = (jnp.zeros(index.shape[0], jnp.int32), jnp.asarray(start), jnp.asarray(length), jnp.full((1, 1), n, jnp.int32))
-    call = lambda *x: (codebook_scores(*x[:-1], cap=n, impl=x[-1]),)  # noqa: E731
+
+    def call(*x):
+        return (codebook_scores(*x[:-1], cap=n, impl=x[-1]),)
 
     def exact():
         decoded = [book[i][np.arange(shape.m), index[i * n : (i + 1) * n]].reshape(n, shape.d) for i in range(shape.h)]
@@ -96,8 +101,13 @@ def codes(shape: Any, dtype: str) -> Operands:
         return (np.einsum("bhgtd,hnd->bhgtn", np.asarray(q, np.float64), keys) / math.sqrt(shape.d),)
 
     _, (_, keys, _), full, _, (_, pool, _, *at) = _dense(q, n, dtype)
-    scores = lambda q, k: jnp.einsum("bhgtd,bhnd->bhgtn", q, k, preferred_element_type=jnp.float32)  # noqa: E731
-    ours = lambda *x: (ragged_scores(*x[:-1], cap=n, impl=x[-1]),)  # noqa: E731
+
+    def scores(q, k):
+        return jnp.einsum("bhgtd,bhnd->bhgtn", q, k, preferred_element_type=jnp.float32)
+
+    def ours(*x):
+        return (ragged_scores(*x[:-1], cap=n, impl=x[-1]),)
+
     moved = index.nbytes + 4 * shape.h * shape.g * n
     arrays = (q, jnp.asarray(index), jnp.asarray(book), *where)
     return Operands(call, arrays, moved, exact, scores, (q, keys), full // 2, ours, (q, pool, *at))

@@ -22,6 +22,7 @@ class Weightless:
     groups: int
     head_dim: int
     rope: Any = None
+    retrofit: str = ""
 
     @property
     def layers(self) -> int:
@@ -41,7 +42,10 @@ def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -
     g, d, h = decoder.groups, decoder.head_dim, decoder.heads
     cap = cache.padding(policy)
     policies, form = jax.tree.flatten(policy)
-    of = lambda *shape: jax.ShapeDtypeStruct(shape, dtype)  # noqa: E731
+
+    def of(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype)
+
     heads = dict(q=of(1, h, g, 1, d), k=of(1, h, 1, d), v=of(1, h, 1, d), q_raw=of(1, h, g, 1, d))
     heads["k_raw"] = heads["k"]
     params = {"x": of(1, 1, decoder.config.width), "layers": [heads] * decoder.layers}

@@ -77,7 +77,10 @@ def _where(slots: int, heads: int) -> tuple[jax.Array, ...]:
 
 def _dense(slots: int, heads: int, d: int, layers: int, dtype: str) -> list[tuple[jax.Array, jax.Array]]:
     keys = jax.random.split(jax.random.key(0), 2 * layers)
-    make = lambda key: jax.random.normal(key, (_rows(slots, heads), d), jnp.dtype(dtype))  # noqa: E731
+
+    def make(key: jax.Array) -> jax.Array:
+        return jax.random.normal(key, (_rows(slots, heads), d), jnp.dtype(dtype))
+
     return [(make(keys[2 * i]), make(keys[2 * i + 1])) for i in range(layers)]
 
 

@@ -121,7 +121,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _dumped(lm: Any, rows: Sequence[dict]) -> list[dict[str, Any]]:
     """The peers' prompts as we split them; the context's ids are the peers' own, the short rest is encoded here too."""
-    ids = lambda text: encode_plain(lm, text)  # noqa: E731
+
+    def ids(text: str) -> list[int]:
+        return encode_plain(lm, text)
+
     rests = [(ids(row["question"]), ids(row["tail"] + row["answer_prefix"])) for row in rows]
     rooms = [len(ids(" " + row["answer"])) for row in rows]
     return [_prompt(row["context_ids"], *rest, row["answer"], room) for row, rest, room in zip(rows, rests, rooms, strict=True)]

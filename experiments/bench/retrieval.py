@@ -25,7 +25,10 @@ from kvjax.retrieve import FullAttention, SharedPages
 def synthetic(lm: Any, context: int, seed: int = 0) -> Prefilled:
     """A prefill of `context` random keys, values and last queries, of the model's shape and dtype."""
     d, dtype, draw = lm.decoder, lm.params["embed"]["weight"].dtype, np.random.default_rng(seed)
-    normal = lambda *shape: jnp.asarray(draw.standard_normal(shape, np.float32), dtype)  # noqa: E731
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(draw.standard_normal(shape, np.float32), dtype)
+
     kv = [(normal(1, d.heads, context, d.head_dim), normal(1, d.heads, context, d.head_dim)) for _ in range(d.layers)]
     needs, length = frozenset({WindowQueries(1)}), jnp.asarray([context], jnp.int32)
     query = {WindowQueries(1).key: normal(1, d.heads, d.groups, 1, d.head_dim)}
@@ -48,7 +51,10 @@ def cells(budget: int | float) -> dict[str, Any]:
     """What is timed, by name."""
     methods = kvjax.methods
     heterocache = methods.heterocache(budget=budget)
-    refresh = lambda theta: heterocache.replace(retrieve=heterocache.retrieve.replace(theta=theta))  # noqa: E731
+
+    def refresh(theta: float) -> kvjax.Policy:
+        return heterocache.replace(retrieve=heterocache.retrieve.replace(theta=theta))
+
     return {
         "full cache": methods.full(),
         "heterocache, static": heterocache.replace(retrieve=FullAttention()),

@@ -59,7 +59,10 @@ def _full(one: dict, ours: dict[int, Row], compared: dict[int, Any]) -> dict[str
     scored = [i for i in ours if one["prompts"][i]["score"] is not None]
     asked = [i for i in ours if one["prompts"][i]["tokens"]]
     mine, theirs = ([source[i][field] for i in scored] for source, field in ((ours, "full_score"), (one["prompts"], "score")))
-    mean = lambda values: sum(values) / max(1, len(values))  # noqa: E731
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(values) / max(1, len(values))
+
     equal = sum(compared[i] is None for i in asked)
     return {"prompts": len(scored), "kvjax": mean(mine), "transformers": mean(theirs), "compared": len(asked), "equal": equal}
 

@@ -1,6 +1,5 @@
 """What the benchmarks' commands share: model and text, a progress bar under the machine's lock, figures line by line."""
 
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,7 +39,10 @@ def measuring(name: str, steps: int | None):
 
     with alone(), progress() as bar:
         line = bar.add_task(name, total=steps)
-        done: Callable[[int], None] = lambda count: bar.advance(line, count)  # noqa: E731
+
+        def done(count: int) -> None:
+            bar.advance(line, count)
+
         yield done
 
 

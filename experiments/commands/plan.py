@@ -38,7 +38,10 @@ def plan(
 
 def _show(found: dict[str, Any]) -> None:
     """Every part on a line of its own, then whether it fits."""
-    gib = lambda x: f"{x:>19,} B {x / 2**30:9.2f} GiB"  # noqa: E731
+
+    def gib(x: int) -> str:
+        return f"{x:>19,} B {x / 2**30:9.2f} GiB"
+
     out.print(f"plan: {found['shape']}; {found['dtype']}", markup=False)
     for home in ("device", "host"):
         for name, value in found[home].items():

@@ -90,10 +90,8 @@ def _executor(name: str, setup: Setup, workers: int, out_file: Path, slurm: str 
     if slurm is not None and name != "slurm":
         raise ValueError(f"--slurm is for --executor slurm; here it is {name}")
     if name == "ray":
-        on_ray.check()
         return on_ray.Ray(setup, workers)
     if name == "slurm":
-        on_slurm.check()
         folder = out_file.absolute().with_name(f"{out_file.stem}.jobs")
         return on_slurm.Slurm(setup, workers, folder, tuple(on_slurm.options(slurm).items()))
     return Local(setup, workers) if workers > 1 else None

@@ -10,22 +10,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from experiments.executors.executor import Work
+from experiments.executors.extras import require
 from experiments.executors.lost import Lost, gathered
 from experiments.executors.worker import Failure, Rows, Setup, measure
 from experiments.provenance import ROOT
 from experiments.rows import Row
-
-
-def check() -> None:
-    """See that Ray is there.
-
-    Raises:
-        ImportError: it is not; says how to have it.
-    """
-    try:
-        import ray  # noqa: F401
-    except ImportError as error:
-        raise ImportError("--executor ray needs Ray: pip install 'kvjax[ray]', or take --executor local") from error
 
 
 @dataclass
@@ -75,14 +64,19 @@ class Ray:
 
     Attributes:
         setup: the sweep.   workers: tasks at a time.
+
+    Raises:
+        ImportError: Ray is not there; says how to have it.
     """
 
     setup: Setup
     workers: int
 
+    def __post_init__(self) -> None:
+        require("ray", "ray", "Ray")
+
     def rows(self, works: Iterable[Work]) -> Generator[tuple[Row, Row | None]]:
         """As `Executor.rows`; a Ray that was started here ends with the iterator."""
-        check()
         import ray
 
         with ExitStack() as stack:

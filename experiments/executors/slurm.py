@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.executors.executor import Work
+from experiments.executors.extras import require
 from experiments.executors.lost import Lost, gathered
 from experiments.executors.worker import Failure, Rows, Setup, measure
 from experiments.rows import Row
@@ -19,18 +20,6 @@ from models.numbers import one_line
 
 #: Seconds between two looks at the jobs.
 _LOOK = 0.5
-
-
-def check() -> None:
-    """See that submitit is there.
-
-    Raises:
-        ImportError: it is not; says how to have it.
-    """
-    try:
-        import submitit  # noqa: F401
-    except ImportError as error:
-        raise ImportError("--executor slurm needs submitit: pip install 'kvjax[slurm]', or take --executor local") from error
 
 
 def options(text: str | None) -> dict[str, int | str]:
@@ -90,6 +79,9 @@ class Slurm:
     Attributes:
         setup: the sweep.   workers: jobs at a time.   folder: that all machines see, for what jobs write.
         parameters: submitit's; `cluster="local"` starts processes here in place of Slurm's jobs.
+
+    Raises:
+        ImportError: submitit is not there; says how to have it.
     """
 
     setup: Setup
@@ -97,13 +89,15 @@ class Slurm:
     folder: Path
     parameters: tuple[tuple[str, int | str], ...] = ()
 
+    def __post_init__(self) -> None:
+        require("slurm", "submitit", "submitit")
+
     def rows(self, works: Iterable[Work]) -> Generator[tuple[Row, Row | None]]:
         """As `Executor.rows`; jobs that are not done end with the iterator.
 
         Raises:
             ValueError: no Slurm here, or parameters that submitit does not take.
         """
-        check()
         with ExitStack() as stack:
             jobs = _Jobs(self.setup, self.workers, self._executor())
             stack.callback(jobs.end)

@@ -113,7 +113,9 @@ def _mean_time(seconds: Sequence[float | None]) -> float | None:
 
 
 def _tasks(found: Comparison, compared: Sequence[Comparison]) -> tuple[str, ...]:
-    same = lambda c: (c.model, c.dtype, c.length, c.kind) == (found.model, found.dtype, found.length, found.kind)  # noqa: E731
+    def same(c: Comparison) -> bool:
+        return (c.model, c.dtype, c.length, c.kind) == (found.model, found.dtype, found.length, found.kind)
+
     return tuple(c.task for c in compared if same(c)) if found.task == MEAN else (found.task,)
 
 

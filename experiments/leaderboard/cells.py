@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import kvjax
 from experiments.policies import Budget, Named, parse_policy
+from kvjax.artefacts.retrofit import OWN, trained_for
 from kvjax.protocols import Decoder
 
 
@@ -20,7 +21,8 @@ def cells(specs: Sequence[str], budgets: Sequence[Budget], model: Decoder, lengt
     """Every method of `specs` at every budget; one without a budget (it quantises or retrieves) once, at its own settings.
 
     A method that takes whole slots alone gets the share of the (one) length in slots. A method that wants trained weights, a
-    calibration that is not there, another model, or a prefill of its own is left out, with what it says.
+    calibration that is not there, another model, or a prefill of its own is left out, with what it says; so is one that wants the
+    model itself to be trained for it, on a model that was not.
 
     Args:
         specs: `NAME[:key=value,...]`, as `experiments.policies` reads them.
@@ -33,9 +35,10 @@ def cells(specs: Sequence[str], budgets: Sequence[Budget], model: Decoder, lengt
     found: dict[tuple[str, Budget], Named] = {}
     refused: dict[tuple[str, Budget], str] = {}
     for spec in specs:
-        _known(spec)
+        name = _known(spec)
         for budget in budgets:
             try:
+                _check_trained(name, model)
                 cell = _cell(spec, budget, model, lengths)
             except ValueError as error:
                 refused[spec, budget] = str(error)
@@ -51,10 +54,21 @@ def without(found: Cells, refused: Mapping[str, str]) -> Cells:
     return Cells(tuple(cell for cell in found.measured if cell.name not in refused), {**found.left_out, **refused})
 
 
-def _known(spec: str) -> None:
+def _known(spec: str) -> str:
+    """The method's name."""
     name = spec.partition(":")[0]
     if name not in kvjax.methods.names():
         raise ValueError(f"--methods: unknown method {name!r}: `kvjax methods` lists them")
+    return name
+
+
+def _check_trained(name: str, model: Decoder) -> None:
+    """Raise ValueError for a method whose trained weights are the model's own, on a model that holds others."""
+    if name in OWN and trained_for(model) != name:
+        raise ValueError(
+            f"the weights that {name} is trained for are the model's own, and this model was not trained for it: without that it "
+            f"is only a ranking; `kvjax train {name} --out FOLDER`, then --model MODEL+FOLDER"
+        )
 
 
 def _cell(spec: str, budget: Budget, model: Decoder, lengths: Sequence[int]) -> Named:

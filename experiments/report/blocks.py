@@ -54,7 +54,10 @@ def comparison(found: Comparison, pictures: Sequence[Shown]) -> Block:
 def ratios(name: str, bench: Mapping[str, Any], pictures: Sequence[Shown]) -> Block:
     """A benchmark's ratios, with its conditions below."""
     rows = [Line([Cell(label), _number(value)]) for label, value in bench.get("ratios", {}).items()]
-    listed = lambda versions: ", ".join(f"{package} {version}" for package, version in versions.items())  # noqa: E731
+
+    def listed(versions: Mapping[str, str]) -> str:
+        return ", ".join(f"{package} {version}" for package, version in versions.items())
+
     note = f"{bench['shape']}, {bench['dtype']}; {bench['machine']}, commit {bench['commit']}; {listed(bench['versions'])}"
     note += f"; peers: {listed(bench['peers'])}" if "peers" in bench else ""
     return Block(f"{bench['bench']} ({name})", _heads(["ratio", "value"]), rows, note, pictures)

@@ -97,7 +97,10 @@ def _entry(cell: Cell, rows: list[Row], baseline: str, references: Mapping) -> E
     policy, budget = cell
     only = next(iter(references.values())) if len(references) == 1 else {}
     reference = {} if policy == baseline else references.get(budget, only)
-    mean = lambda name: statistics.fmean(row[name] for row in rows)  # noqa: E731
+
+    def mean(name: str) -> float:
+        return statistics.fmean(row[name] for row in rows)
+
     return Entry(
         policy=policy,
         budget=budget,

@@ -75,5 +75,8 @@ def _traces(file: Path) -> list[Row]:
 
 def _distinct(found: list[Row]) -> list[Row]:
     """Of one cell the first: of several seeds one prompt is shown, and the same file given twice counts once."""
-    name = lambda t: (t["model"], t["dtype"], t["task"], t["mode"], t["length"], t["policy"], t["budget"])  # noqa: E731
+
+    def name(t: Row) -> tuple:
+        return (t["model"], t["dtype"], t["task"], t["mode"], t["length"], t["policy"], t["budget"])
+
     return list({name(trace): trace for trace in reversed(found)}.values())[::-1]

@@ -98,7 +98,10 @@ def origins(rows: Sequence[Row]) -> list[dict[str, str]]:
         known = (f"{row['model']} ({row['dtype']})", row.get("text"), row["seed"], row.get("commit"), row.get("machine"), versions)
         counts[known] = counts.get(known, 0) + 1
     names = ("model", "text", "seed", "commit", "machine", "versions")
-    word = lambda value: "not recorded" if value in (None, "") else str(value)  # noqa: E731
+
+    def word(value: object) -> str:
+        return "not recorded" if value in (None, "") else str(value)
+
     return [
         {"rows": str(count)} | dict(zip(names, map(word, known), strict=True)) for known, count in counts.items()
     ]

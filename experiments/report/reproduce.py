@@ -93,7 +93,10 @@ def _wanted(rows: Iterable[Row]) -> dict[tuple, Prompts]:
     for (common, seed, policy, _), prompts in cells.items():
         if policy != "full":
             _add(brought.setdefault((common, seed), {}), prompts)
-    lacks = lambda name, at, count: name[2] != "full" or count > brought.get(name[:2], {}).get(at, 0)  # noqa: E731
+
+    def lacks(name, at, count):
+        return name[2] != "full" or count > brought.get(name[:2], {}).get(at, 0)
+
     return {name: {at: count for at, count in found.items() if lacks(name, at, count)} for name, found in cells.items()}
 
 

@@ -124,7 +124,9 @@ def column(row: Row) -> str:
 
 
 def _table(model: str, dtype: str, length: int, rows: list[Row]) -> Table:
-    last = lambda name: (name.startswith("ppl"), not name.endswith("unseen"), name)  # noqa: E731
+    def last(name: str) -> tuple:
+        return (name.startswith("ppl"), not name.endswith("unseen"), name)
+
     columns = tuple(sorted({column(row) for row in rows}, key=last))
     cells: dict[tuple, list[Row]] = {}
     for row in rows:
@@ -138,7 +140,10 @@ def _line(policy: str, budget: int | float, rows: list[Row], reference: dict[tup
     by_column: dict[str, list[Row]] = {}
     for row in rows:
         by_column.setdefault(column(row), []).append(row)
-    mean = lambda field: math.fsum(row[field] for row in rows) / len(rows)  # noqa: E731
+
+    def mean(field: str) -> float:
+        return math.fsum(row[field] for row in rows) / len(rows)
+
     return Line(
         policy=policy,
         budget=budget,

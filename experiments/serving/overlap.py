@@ -78,7 +78,10 @@ class Times:
 
 def times(batch: SubBatch, profile: Profile) -> Times:
     """Of one sub-batch by itself."""
-    of = lambda plane, lengths: plane(len(lengths), sum(lengths)) if lengths else 0.0  # noqa: E731
+
+    def of(plane, lengths):
+        return plane(len(lengths), sum(lengths)) if lengths else 0.0
+
     return Times(
         linear=profile.linear(batch.tokens) if batch.tokens else 0.0,
         prefill=sum(map(profile.prefill, batch.prefills)),

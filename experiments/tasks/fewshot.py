@@ -84,7 +84,10 @@ class FewShot(ABC):
 
     def _example(self, lm: Any, length: int, index: int, record: Record, *, shown: list[Record], mode: str) -> Example:
         before, after = frame(lm)
-        encode = lambda text: tuple(encode_plain(lm, text))  # noqa: E731
+
+        def encode(text: str) -> tuple[int, ...]:
+            return tuple(encode_plain(lm, text))
+
         solved = [f"{self.ask(shot)}{self.PREFIX}{self.solve(shot)}\n\n" for shot in shown]
         while solved and len(encode(before + "".join(solved))) > length:
             solved.pop()

@@ -51,7 +51,10 @@ class Generated(ABC):
     def build(self, request: Request, draft: Draft, mode: str) -> Example:
         """The draft as token ids between the halves of the model's chat template."""
         before, after = frame(request.lm)
-        encode = lambda text: tuple(encode_plain(request.lm, text))  # noqa: E731
+
+        def encode(text: str) -> tuple[int, ...]:
+            return tuple(encode_plain(request.lm, text))
+
         return Example(
             task=self.NAME,
             mode=mode,
@@ -68,8 +71,13 @@ class Generated(ABC):
 
     def _fitted(self, request: Request, mode: str) -> Example:
         drafts = self.drafts(request)
-        made = lambda amount: self.build(request, drafts.write(amount), mode)  # noqa: E731
-        fits = lambda amount: amount <= drafts.most and total(made(amount)) <= request.length  # noqa: E731
+
+        def made(amount: int) -> Example:
+            return self.build(request, drafts.write(amount), mode)
+
+        def fits(amount: int) -> bool:
+            return amount <= drafts.most and total(made(amount)) <= request.length
+
         if not fits(drafts.least):
             needed = total(made(drafts.least))
             raise ValueError(f"length {request.length} is too short for {self.NAME}: this prompt needs {needed} tokens")

@@ -7,7 +7,7 @@ from kvjax.train.learners import DMC
 
 DATA = "text"
 DEFAULTS = dict(
-    ratio=4.0, offset=5.0, temperature=0.1, weight=1.0, fade=0.2, hold=0.1, paths=(), rate=3e-5, clip=1.0
+    ratio=4.0, offset=5.0, temperature=0.1, weight=1.0, fade=0.2, hold=0.1, paths=("layers",), rate=3e-5, clip=1.0
 )  # fmt: skip
 
 

@@ -81,7 +81,10 @@ class AllocateByLayer(LayerKinds, Allocator):
         given = self.rest(ranking, jnp.maximum(left // (layers * h), 1)).astype(jnp.int32)
         if not self.rest.exact:
             return given
-        flat = lambda x: jnp.moveaxis(x, 1, 0).reshape(b, layers * h)  # noqa: E731
+
+        def flat(x):
+            return jnp.moveaxis(x, 1, 0).reshape(b, layers * h)
+
         low = flat(given)
         whole = exact_alloc(low.astype(jnp.float32), left, low, jnp.maximum(low, flat(most)))
         return jnp.moveaxis(whole.reshape(b, layers, h), 1, 0)

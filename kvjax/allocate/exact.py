@@ -18,7 +18,9 @@ def scaled(
 
     Fixing clamped entries one kind after the other and sharing out the rest anew can end with a remainder nobody can take.
     """
-    shares = lambda scale: jnp.clip(scale[..., None] * w, lo, hi)  # noqa: E731
+
+    def shares(scale):
+        return jnp.clip(scale[..., None] * w, lo, hi)
 
     def halve(_, ends):
         low, high = ends
@@ -72,7 +74,9 @@ def exact_alloc(
     Source: largest-remainder rounding; the papers that share out slots leave theirs unsaid or lose some.
     """
     with jax.enable_x64(True):
-        f64 = lambda x: lax.convert_element_type(jnp.asarray(x), jnp.float64)  # noqa: E731
+        def f64(x):
+            return lax.convert_element_type(jnp.asarray(x), jnp.float64)
+
         w, lo, hi = jnp.broadcast_arrays(f64(w), f64(lo), f64(hi))
         y = _allocate(w, jnp.broadcast_to(f64(total), w.shape[:-1]), lo, hi)
         return lax.convert_element_type(y, jnp.int32)

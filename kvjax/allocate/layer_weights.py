@@ -41,7 +41,10 @@ def layer_budgets(
         low = jnp.minimum(jnp.asarray(floor, jnp.float64), n)
         high = jnp.minimum(jnp.maximum(jnp.floor(jnp.asarray(cap, jnp.float64) * base + 1e-9), low), n)
         wish = jnp.clip(low + jnp.round(e * (base * layers - low * layers)), low, high)
-        whole = lambda x: jnp.broadcast_to(x, wish.shape).astype(jnp.int32)  # noqa: E731
+
+        def whole(x):
+            return jnp.broadcast_to(x, wish.shape).astype(jnp.int32)
+
         return repair(whole(wish), e, (mean * layers).astype(jnp.int32), whole(low), whole(high))
 
 

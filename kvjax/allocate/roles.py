@@ -29,7 +29,9 @@ def base_length(
         mean_budget: mean slots per head.   full: slots of all full heads.   heads: N.   compressed: |C|.
     """
     with jax.enable_x64(True):
-        whole = lambda x: lax.convert_element_type(jnp.asarray(x), jnp.int64)  # noqa: E731
+        def whole(x):
+            return lax.convert_element_type(jnp.asarray(x), jnp.int64)
+
         left = whole(mean_budget) * whole(heads) - whole(full)
         return lax.convert_element_type(jnp.maximum(left // jnp.maximum(whole(compressed), 1), 0), jnp.int32)
 
@@ -37,7 +39,9 @@ def base_length(
 def floors(ratio: Float[Array, " m"], base: Int32[Array, " b"], n: Int32[Array, " b"]) -> Int32[Array, "b m"]:
     """min(n, floor(L_base r)), at least 1; float64, floor(x + 1e-9)."""
     with jax.enable_x64(True):
-        f64 = lambda x: lax.convert_element_type(x, jnp.float64)  # noqa: E731
+        def f64(x):
+            return lax.convert_element_type(x, jnp.float64)
+
         y = jnp.clip(jnp.floor(f64(ratio) * f64(base)[:, None] + 1e-9), 1.0, f64(n)[:, None])
         return lax.convert_element_type(y, jnp.int32)
 

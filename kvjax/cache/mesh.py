@@ -54,7 +54,10 @@ def whole(x: jax.Array, mesh: Mesh) -> np.ndarray:
 
 def of_process(tree: PyTree) -> PyTree:
     """Arrays that lie on devices of several processes as arrays of this process alone; the others as they are."""
-    away = lambda x: isinstance(x, jax.Array) and not x.is_fully_addressable  # noqa: E731
+
+    def away(x):
+        return isinstance(x, jax.Array) and not x.is_fully_addressable
+
     if not any(map(away, jax.tree.leaves(tree))):
         return tree
     return jax.tree.map(lambda x: _everywhere(x, x.sharding.mesh).addressable_data(0) if away(x) else x, tree)

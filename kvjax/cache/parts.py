@@ -14,10 +14,18 @@ def together(
     parts: Sequence[KVCache], *, position: Int32[Array, " b"], logits: Logits, budget: Regions, evidence: tuple[Evidence, ...]
 ) -> KVCache:
     """A cache of these parts, which keep no logits and no evidence of their own."""
-    none = lambda: jnp.zeros((len(position), 0), jnp.float32)  # noqa: E731
-    own = lambda part: part.replace(logits=none(), evidence=(), position=jnp.copy(part.position))  # noqa: E731
+
+    def none():
+        return jnp.zeros((len(position), 0), jnp.float32)
+
+    def own(part):
+        return part.replace(logits=none(), evidence=(), position=jnp.copy(part.position))
+
     bare = tuple(map(own, parts))
-    of_heads = lambda: jnp.zeros(budget.shape, jnp.int32)  # noqa: E731
+
+    def of_heads():
+        return jnp.zeros(budget.shape, jnp.int32)
+
     cache = KVCache(
         k=(), v=(), pos=jnp.zeros(0, bare[0].pos.dtype), state=SlotState(), start=of_heads(), length=of_heads(),
         capacity=of_heads(), budget=budget, position=position, steps=jnp.zeros_like(position), logits=logits, evidence=evidence,

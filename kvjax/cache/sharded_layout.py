@@ -48,7 +48,10 @@ def _resize(leaves, start, capacity, by_page: dict[int, Int32[Array, " p"]], *, 
         cache = jax.tree.unflatten(form, leaves)
         flat, tree = jax.tree.flatten(cache.pools)
         by_slot = iter(move_regions(_by_slot(flat, cache.slots), cache.start, start, cache.length, slots=slots))
-        page = lambda x: cache.slots // x.shape[0]  # noqa: E731
+
+        def page(x):
+            return cache.slots // x.shape[0]
+
         moved = [next(by_slot) if page(x) == 1 else jnp.take(x, by_page[page(x)], axis=0) for x in flat]
         new = cache.replace(**jax.tree.unflatten(tree, moved), start=start, capacity=capacity)
         return tuple(jax.tree.leaves(new))

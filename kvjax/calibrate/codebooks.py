@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -100,7 +99,7 @@ def fit_codebooks(
 
 
 def fit_head(
-    keys: Float[np.ndarray, "n d"], *, centroids: int, groups: int, shared: bool, **how: Any
+    keys: Float[np.ndarray, "n d"], *, centroids: int, groups: int, shared: bool, **how: int
 ) -> tuple[Float[np.ndarray, "m c e"], float]:
     """The codebooks of one head's keys, float16, and the squared error they leave."""
     n = keys.shape[0]

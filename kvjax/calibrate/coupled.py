@@ -1,7 +1,6 @@
 """Codebooks of coupled channels: weighted k-means of contiguous channels, where the loss feels them most."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Float16
@@ -12,7 +11,7 @@ from kvjax.calibrate.weighted_means import weighted_means
 
 
 def fit_head(
-    x: Float[np.ndarray, "n d"], gradient: Float[np.ndarray, "n d"], *, channels: int, bits: int, fisher: bool, **how: Any
+    x: Float[np.ndarray, "n d"], gradient: Float[np.ndarray, "n d"], *, channels: int, bits: int, fisher: bool, **how: int
 ) -> Float16[np.ndarray, "m c e"]:
     """One head's codebooks, one for each `channels` contiguous channels."""
     parts = zip(*(np.split(y, y.shape[1] // channels, axis=1) for y in (x, gradient)), strict=True)

@@ -174,7 +174,10 @@ def _side_tables(side: str, fitted: list[tuple[np.ndarray, np.ndarray]], runs: d
     tables = {f"{side}_mean": np.stack([mean for mean, _ in fitted]), f"{side}_basis": np.stack([v[:, :rank] for _, v in fitted])}
     for ratio, of_layers in runs.items():
         most = max(len(of_layer.sizes) for of_layer in of_layers)
-        pad = lambda x, most=most: np.pad(x, (0, most - len(x)))  # noqa: E731
+
+        def pad(x, most=most):
+            return np.pad(x, (0, most - len(x)))
+
         tables[f"{side}_sizes_{ratio}"] = np.stack([pad(r.sizes) for r in of_layers]).astype(np.uint16)
         tables[f"{side}_bits_{ratio}"] = np.stack([pad(r.bits) for r in of_layers]).astype(np.uint8)
     return tables

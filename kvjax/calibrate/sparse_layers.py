@@ -69,7 +69,10 @@ def _compared(
     ids, offset = jnp.zeros(counted.shape, jnp.int32), jnp.int32(0)
     out, block = attention.attend(inputs, inputs.k, inputs.v, ids=ids, offset=offset, count=count, window=None)
     real = counted[:, None, None]
-    norm = lambda y: jnp.sqrt(jnp.where(real[..., None], jnp.square(y.astype(jnp.float32)), 0.0).sum((3, 4)))  # noqa: E731
+
+    def norm(y):
+        return jnp.sqrt(jnp.where(real[..., None], jnp.square(y.astype(jnp.float32)), 0.0).sum((3, 4)))
+
     mass = jnp.where(real, jnp.exp(block.lse - lse), 0.0).sum(3) / counted.sum()
     tiles, under = computed_tiles(block.index, offset, count)
     values = mass, norm(out - exact) / norm(exact), tiles / under

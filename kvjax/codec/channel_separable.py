@@ -61,7 +61,10 @@ class ChannelSeparable(Codec):
         del dtype
         store = jnp.dtype(self.store)
         size = jnp.zeros((slots // self.block, d), store) if self.block else None
-        one = lambda: jnp.zeros(slots, store)  # noqa: E731
+
+        def one():
+            return jnp.zeros(slots, store)
+
         return SeparableRows(jnp.zeros((slots, words(d, self.bits)), jnp.uint32), one(), one(), size)
 
     def fit(self, x: Keys, valid: Mask) -> PyTree:

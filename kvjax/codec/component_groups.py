@@ -99,7 +99,10 @@ class ComponentGroups(Codec):
             raise ValueError(f"each layer has runs of {BITS} bits; got sizes {sizes.tolist()}, bits {bits.tolist()}")
         laid = [_laid_out(*of_layer) for of_layer in zip(sizes, bits, strict=True)]
         rank = max(len(run) for _, run, _ in laid)
-        pad = lambda x, value: np.pad(x, (0, rank - len(x)), constant_values=value)  # noqa: E731
+
+        def pad(x, value):
+            return np.pad(x, (0, rank - len(x)), constant_values=value)
+
         kept = np.stack([kept for kept, _, _ in laid])
         run = np.stack([pad(run, sizes.shape[1]) for _, run, _ in laid])
         place = np.stack([pad(place, 0) for _, _, place in laid])

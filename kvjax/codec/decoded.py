@@ -1,14 +1,25 @@
 """Attention over coded rows: some slots of every region gathered and decoded at a time, never a whole pool."""
 
 import math
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float32, Int32, PyTree
 
 from kvjax.codec.layer_regions import LayerRegions
 from kvjax.types import BLOCK, Queries
+
+
+@runtime_checkable
+class Decodes(Protocol):
+    """What is asked of a codec here (`kvjax.codec.Codec`)."""
+
+    @property
+    def page(self) -> int: ...
+
+    def decode(self, rows: PyTree, dtype: DTypeLike, params: PyTree = ()) -> Array: ...
 
 
 def biased(
@@ -22,14 +33,14 @@ def biased(
     return jnp.where(scores > -jnp.inf, scores + found, -jnp.inf)
 
 
-def _blocks(page: int, at: LayerRegions) -> tuple[int, Any, int]:
+def _blocks(page: int, at: LayerRegions) -> tuple[int, Int32[Array, ""], int]:
     """Slots of a block (whole pages), blocks that are in use, and slots of all blocks."""
     size = -(-BLOCK // page) * page
     used = jnp.minimum(at.length.max(), at.padded_slots)
     return size, -(-used // size), -(-at.padded_slots // size) * size
 
 
-def decoded_scores(codec: Any, q: Queries, at: LayerRegions, params: PyTree) -> Float32[Array, "b h g t n"]:
+def decoded_scores(codec: Decodes, q: Queries, at: LayerRegions, params: PyTree) -> Float32[Array, "b h g t n"]:
     """q·k^ / sqrt(d) over every region padded to `at.padded_slots`, without biases; -inf where a query sees no slot."""
     size, blocks, width = _blocks(codec.page, at)
     rows = q.astype(jnp.float32) / math.sqrt(q.shape[-1])
@@ -44,7 +55,7 @@ def decoded_scores(codec: Any, q: Queries, at: LayerRegions, params: PyTree) -> 
 
 
 def decoded_sum(
-    codec: Any, at: LayerRegions, weights: Float32[Array, "b h g t n"], params: PyTree, d: int
+    codec: Decodes, at: LayerRegions, weights: Float32[Array, "b h g t n"], params: PyTree, d: int
 ) -> Float32[Array, "b h g t d"]:
     """Σ_j weights_j v^_j over the slots of every region that are in use."""
     size, blocks, width = _blocks(codec.page, at)

@@ -31,7 +31,10 @@ def factors(
     """
     error = error.astype(jnp.float32)
     p = jnp.broadcast_to(start.astype(jnp.float32), (*error.shape[:-2], *start.shape))
-    product = lambda eq, *x: jnp.einsum(eq, *x, precision="highest")  # noqa: E731
+
+    def product(eq, *x):
+        return jnp.einsum(eq, *x, precision="highest")
+
     for _ in range(loops - 1):
         p = product("...md,...mr->...dr", error, product("...md,...dr->...mr", error, p))
     q = jnp.linalg.qr(product("...md,...dr->...mr", error, jnp.linalg.qr(p)[0]))[0]

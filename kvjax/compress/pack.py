@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.cache.kv_cache import SlotState
 from kvjax.codec import Codec
+from kvjax.compress.decision import Decision
 from kvjax.encode.positions import PositionPolicy
 from kvjax.encode.tail import Tail, filled, put_rows
 from kvjax.encode.window import Window
@@ -25,7 +26,7 @@ from kvjax.types import Keys, Positions, Values, position_dtype, size_class
 from kvjax.view import LayerView
 
 
-def pack(pre: Prefilled, policy: Policy, decided: Sequence[PyTree], start: np.ndarray, slots: int) -> dict[str, PyTree]:
+def pack(pre: Prefilled, policy: Policy, decided: Sequence[Decision], start: np.ndarray, slots: int) -> dict[str, PyTree]:
     """Fields of the cache: the pools (keys, values, positions, state) with every kept slot in its place, the merger's memory and
     what codecs were fitted to, leaves [L, B, ...]."""
     pools = _pools_for(pre, policy, slots)
@@ -55,7 +56,10 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[PyTree], start: np.nd
             if elsewhere is not None:
                 stored = _write_elsewhere(placement, elsewhere, view.v, *where)
                 elsewhere = placement.adopt(stored, elsewhere)
-    by_layer = lambda *x: jnp.concatenate(x).reshape(len(pre.layers), len(pre.rows), *x[0].shape[1:])  # noqa: E731
+
+    def by_layer(*x):
+        return jnp.concatenate(x).reshape(len(pre.layers), len(pre.rows), *x[0].shape[1:])
+
     memory, fitted, tails = (jax.tree.map(by_layer, *x) for x in (memory, fitted, tails))
     stored = host.given(pools | paged) | ({} if elsewhere is None else {"v": elsewhere})
     tails = tuple(x and Tail(*x, policy.encode.sinks) for x in tails)
@@ -99,7 +103,7 @@ class _Merged(NamedTuple):
     bias: PyTree = None
 
 
-def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Any, layer: int) -> tuple[_Merged | LayerView, PyTree]:
+def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Decision, layer: int) -> tuple[_Merged | LayerView, PyTree]:
     """A layer's view after its merges, and the merger's memory; nothing is computed where nothing is rewritten."""
     v, scored = row.v[layer], d.state[layer] if d.state else ()
     if not merge.rewrites:

@@ -7,8 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
-from jaxtyping import Array, Bool, Float32, Int32, PyTree
+from jaxtyping import Int32
 
 from kvjax import evidence as ev
 from kvjax.budget import check_budget, slots_of
@@ -18,6 +17,7 @@ from kvjax.cache.layout import plan_regions
 from kvjax.cache.mesh import of_process
 from kvjax.cache.parts import together
 from kvjax.checks import check_headroom
+from kvjax.compress.decision import Decision
 from kvjax.compress.pack import pack
 from kvjax.compress.score_prompt import PromptScores, RowScores, check, scores_of
 from kvjax.policy import Policy
@@ -25,34 +25,6 @@ from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.schedule import AfterPrefill
 from kvjax.types import ALIGN, AT_REST, DECODING
 from kvjax.view import LayerView, Ranking
-
-
-@struct.dataclass
-class Decision:
-    """What was decided for one row, all layers.
-
-    Attributes:
-        scores: [l, 1, h, n].   state: each layer's state of the scorer that decoding goes on with.
-        keep: which slots stay.   count: how many.   budget: what eviction while decoding cuts back to.
-        mean_budget: mean slots per KV head that were asked for.
-        away: which of the slots that stay the retriever holds elsewhere, not in the pool; None where it holds none.
-    """
-
-    scores: Float32[Array, "l b h n"]
-    state: tuple[PyTree, ...]
-    keep: Bool[Array, "l b h n"]
-    count: Int32[Array, "l b h"]
-    budget: Int32[Array, "l b h"]
-    mean_budget: int = struct.field(pytree_node=False)
-    away: Bool[Array, "l b h n"] | None = None
-
-    @property
-    def here(self) -> "Decision":
-        """The part that enters the pool."""
-        if self.away is None:
-            return self
-        keep = self.keep & ~self.away
-        return self.replace(keep=keep, count=keep.sum(-1, dtype=jnp.int32))
 
 
 @partial(jax.jit, static_argnames="of")

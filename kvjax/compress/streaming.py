@@ -18,7 +18,8 @@ from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layers import Layers
 from kvjax.cache.layout import plan_regions
 from kvjax.checks import check_prompts
-from kvjax.compress.run import Decision, decide, packed
+from kvjax.compress.decision import Decision
+from kvjax.compress.run import decide, packed
 from kvjax.compress.score_prompt import scores_of
 from kvjax.policy import Policy
 from kvjax.prefill.attention import CausalAttention, PrefillAttention

@@ -69,7 +69,10 @@ def with_routes(params: PyTree, heads: Int32[Array, "l h"], axis: str) -> PyTree
 
 def _routed(inputs: AttentionInputs, here: Int32[Array, " h"], axis: str) -> AttentionInputs:
     """The inputs of the heads that are held here. Fields that nobody reads move nothing: the compiler drops them."""
-    of_heads = lambda x: None if x is None else _gathered(x, axis)[:, here]  # noqa: E731
+
+    def of_heads(x):
+        return None if x is None else _gathered(x, axis)[:, here]
+
     q, k, v = inputs.q, inputs.k[:, :, None], inputs.v[:, :, None]
     together = of_heads(jnp.concatenate([q, k, v], 2))
     w_o, queries_of = inputs.w_o, inputs.queries_of

@@ -61,7 +61,10 @@ def decode(
     how = dict(mesh=cache.mesh, form=cache.form, specs=specs, width=power_of_two(new), keep_logits=keep_logits)
     how |= dict(impl=jax.random.key_impl(key))
     data = np.asarray(jax.random.key_data(key))
-    run = lambda leaves, n: _loop_sharded(spec, lm.params, leaves, cache.heads, sampler, data, stop, np.int32(n), **how)  # noqa: E731
+
+    def run(leaves, n):
+        return _loop_sharded(spec, lm.params, leaves, cache.heads, sampler, data, stop, np.int32(n), **how)
+
     # no step at all: whatever has to be compiled is, and the cache comes back as it was
     ready, *_, steps = jax.block_until_ready(run(roomy.leaves, 0))
     whole(steps, cache.mesh)
@@ -162,7 +165,10 @@ def _values(tree: PyTree) -> PyTree:
     """Numbers as every process has them: where there are several, not as arrays of one device."""
     if jax.process_count() == 1:
         return tree
-    plain = lambda x: np.asarray(x) if isinstance(x, jax.Array) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
+
+    def plain(x):
+        return np.asarray(x) if isinstance(x, jax.Array) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
     return jax.tree.map(plain, tree)
 
 

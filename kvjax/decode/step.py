@@ -5,7 +5,6 @@ in place. Layers are unrolled over a list of weights: on a CPU slicing stacked w
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -122,7 +121,8 @@ def _of_output(spec: Spec, params, cache: KVCache, x, tokens, count) -> dict[str
 
 
 def _evict(
-    spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: DTypeLike, output: Any
+    spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: DTypeLike,
+    output: dict[str, Array],
 ) -> KVCache:
     """Evict, if the policy says so; only the carried part of the evidence stays in the cache."""
     if spec.stages is None:
@@ -160,7 +160,10 @@ def step(spec: Spec, params, cache: KVCache, token: Int32[Array, " b"], *, runni
 def run_block(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], count: Int32[Array, " b"], *, keep_logits: bool):
     """Known tokens, count[b] of row b, into the cache: (cache, the logits after each of them, or None)."""
     cache, x = run_tokens(spec, params, cache, tokens, count)
-    last = lambda x: jnp.take_along_axis(x, jnp.maximum(count - 1, 0)[:, None, None], 1)  # noqa: E731
+
+    def last(x):
+        return jnp.take_along_axis(x, jnp.maximum(count - 1, 0)[:, None, None], 1)
+
     every = spec.decoder.unembed(params, x) if keep_logits else None
     logits = last(every) if keep_logits else spec.decoder.unembed(params, last(x))
     return cache.replace(logits=jnp.where((count > 0)[:, None], logits[:, 0], cache.logits)), every

@@ -83,7 +83,10 @@ class Accumulating(Stored):
         k, v = self._rows(inputs, sums / z[..., None], merging, context)
         at = cache.start[layer] + cache.length[layer] - 1 - merging
         at = jnp.where(real, at, cache.slots)
-        put = lambda pool, rows: pool.at[at].set(rows.astype(pool.dtype), mode="drop")  # noqa: E731
+
+        def put(pool, rows):
+            return pool.at[at].set(rows.astype(pool.dtype), mode="drop")
+
         pos = jnp.broadcast_to(context.positions, at.shape)
         new = {"k": sums[:, :, 0, :d], "v": sums[:, :, 0, d:], "z": z[..., 0]}
         memory = jax.tree.map(lambda x, y, z: x.at[layer].set(jnp.where(_like(real, y), y, z)), cache.memory, new, old)
@@ -94,7 +97,10 @@ class Accumulating(Stored):
         """The key and the value of each head's last slot after the step."""
         d = inputs.k.shape[-1]
         k = _placed(mean[..., :d], context.positions[:, None], context.rope)
-        alone = lambda own, merged: jnp.where(merging[..., None], merged, own)  # noqa: E731
+
+        def alone(own, merged):
+            return jnp.where(merging[..., None], merged, own)
+
         return alone(inputs.k[:, :, 0], k[:, :, 0]), alone(inputs.v[:, :, 0], mean[:, :, 0, d:])
 
 

@@ -6,7 +6,6 @@ the step's last layer, so that the step itself still sees it exactly.
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from kvjax.codec import AsIs, Codec, LayerRegions
 from kvjax.codec.decoded import biased
 from kvjax.encode.at_reading import scores_at_reading
 from kvjax.encode.packed import packed_sides
-from kvjax.encode.positions import Absolute
+from kvjax.encode.positions import Absolute, PositionPolicy
 from kvjax.encode.tail import Tail, empty_tail, flush
 from kvjax.encode.window import Window, Windows
 from kvjax.encoder import Encoder
@@ -57,8 +56,8 @@ class Stored(Encoder):
 
     keys: Codec = AsIs()
     values: Codec = AsIs()
-    placement: Any = OnDevice()
-    positions: Any = Absolute()
+    placement: OnDevice = OnDevice()
+    positions: PositionPolicy = Absolute()
     window: Window | Windows | None = None
     sinks: int = struct.field(pytree_node=False, default=0)
     whole: bool = struct.field(pytree_node=False, default=False)
@@ -138,7 +137,10 @@ class Stored(Encoder):
 
     def take(self, cache: Cache, layer: Layer, slots: Int32[Array, "b h n"], dtype: DTypeLike) -> tuple[Keys, Values]:
         kp, vp = cache.fitted_of(layer)
-        rows = lambda pool: jax.tree.map(lambda x: jnp.take(x, slots, axis=0, mode="clip"), pool)  # noqa: E731
+
+        def rows(pool):
+            return jax.tree.map(lambda x: jnp.take(x, slots, axis=0, mode="clip"), pool)
+
         k = self.keys.decode(rows(cache.k), dtype, kp)
         if self.values.dense:
             return k, self.placement.take(cache.v, slots).astype(dtype)

@@ -75,7 +75,10 @@ def kept(cache: KVCache, budgets: Int[np.ndarray, " l"], flattened: bool) -> Boo
 
 def _chosen(heads: list[np.ndarray], score: Float[np.ndarray, " s"], budget: int, flattened: bool) -> list[np.ndarray]:
     """The slots of one layer's heads that stay."""
-    best = lambda slots, u, count: slots[np.argsort(-u, kind="stable")[:count]]  # noqa: E731
+
+    def best(slots, u, count):
+        return slots[np.argsort(-u, kind="stable")[:count]]
+
     if not flattened:
         return [best(slots, score[slots], budget) for slots in heads]
     u = [score[slots].astype(np.float64) for slots in heads]

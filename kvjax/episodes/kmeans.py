@@ -57,7 +57,9 @@ def _lloyd(x: Float32[Array, "n e"], centroids: Float32[Array, "k e"], steps: in
         count = mine.sum(0)[:, None]
         return i + 1, centroids, jnp.where(count > 0, mine.T @ x / jnp.maximum(count, 1), centroids)
 
-    moved = lambda state: (state[0] < steps) & (state[1] != state[2]).any()  # noqa: E731
+    def moved(state):
+        return (state[0] < steps) & (state[1] != state[2]).any()
+
     centroids = lax.while_loop(moved, average, (0, centroids + 1, centroids))[2]
     d = squared_distances(x, centroids)
     return Clustering(centroids, d.argmin(1).astype(jnp.int32), d.min(1).sum())

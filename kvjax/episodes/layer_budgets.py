@@ -1,6 +1,5 @@
 """More slots for layers whose keys change when the prompt is read in blocks."""
 
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +9,7 @@ from kvjax.allocate import exact_alloc
 from kvjax.prefill import AShape, MInference
 from kvjax.prefill.run import prefill
 from kvjax.protocols import LanguageModel
+from kvjax.types import Keys
 
 
 def sensitivity(lm: LanguageModel, ids: list[int], *, window: int = 4096, sinks: int = 128) -> Float[np.ndarray, " l"]:
@@ -22,7 +22,7 @@ def sensitivity(lm: LanguageModel, ids: list[int], *, window: int = 4096, sinks:
     return np.array([_cosine(a[:, :, : len(ids)], b[:, :, : len(ids)]) for a, b in zip(full.k, masked.k, strict=True)])
 
 
-def _cosine(a: Any, b: Any) -> float:
+def _cosine(a: Keys, b: Keys) -> float:
     a, b = (x.astype(jnp.float32) for x in (a, b))
     return float(((a * b).sum(-1) / (jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1))).mean())
 
@@ -41,5 +41,8 @@ def layer_budgets(sens: Float[np.ndarray, " l"], budget: int, power: float = 1.1
     """
     layers, least = len(sens), max(1, budget // 4)
     w = jnp.asarray(shares(np.asarray(sens, np.float64), power), jnp.float32)
-    whole = lambda x: jnp.full(layers, x, jnp.int32)  # noqa: E731
+
+    def whole(x):
+        return jnp.full(layers, x, jnp.int32)
+
     return np.asarray(exact_alloc(w, jnp.int32(budget * layers), whole(least), whole(budget * layers)))

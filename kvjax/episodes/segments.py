@@ -36,7 +36,10 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 def segments_of(utterances: Sequence[Sequence[int]], size: int) -> list[list[int]]:
     """`size` utterances a segment."""
-    joined = lambda part: [token for utterance in part for token in utterance]  # noqa: E731
+
+    def joined(part):
+        return [token for utterance in part for token in utterance]
+
     return [joined(utterances[at : at + size]) for at in range(0, len(utterances), size)]
 
 

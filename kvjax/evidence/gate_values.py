@@ -11,7 +11,7 @@ from jaxtyping import Array, Float32, PyTree
 
 from kvjax.evidence.need import Block, Shape
 from kvjax.evidence.per_token import PerToken
-from kvjax.gates.gate import Gate, check_gate, read
+from kvjax.gates.gate import ANY_MODEL, Gate, check_gate, check_retrofit, read
 from kvjax.protocols import Decoder
 from kvjax.types import Layer, Table, table
 
@@ -41,8 +41,8 @@ class GateValues(PerToken):
 
     @classmethod
     def of(cls, gate: Gate, weights: PyTree, origin: str = "") -> "GateValues":
-        """With an origin made from the weights where none is given."""
-        return cls(gate=gate, weights=weights, origin=origin or origin_of(weights))
+        """With an origin made from the weights where none is given; a gate `of_model` is then of whichever model is read."""
+        return cls(gate=gate, weights=weights, origin=origin or (ANY_MODEL if gate.of_model else origin_of(weights)))
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -56,8 +56,10 @@ class GateValues(PerToken):
         return self.replace(weights=jax.tree.map(lambda x: jnp.asarray(x)[layer], self.weights))
 
     def check(self, model: Decoder) -> None:
-        """Raise ValueError for weights of another model or gate."""
+        """Raise ValueError for weights of another model or gate, or a model without the weights that a gate `of_model` reads."""
         check_gate(self.gate, self.weights, model)
+        if self.gate.of_model:
+            check_retrofit(self.origin, model)
 
     def empty(self, shape: Shape) -> Float32[Array, "b h n"]:
         return jnp.zeros((shape.b, shape.h, shape.n), jnp.float32)

@@ -38,7 +38,10 @@ class LateRows(Sum):
 
     def _weights(self, positions: Int32[Array, "b t"], where: RowsAt) -> Float32[Array, "b h t n"]:
         """w_r / m of each row and key; 0 for rows that are not of the key's m."""
-        of_row = lambda x: x[:, None, None]  # noqa: E731
+
+        def of_row(x):
+            return x[:, None, None]
+
         m, n = recent_tokens(where.prompt, self.share), of_row(where.prompt)
         group = (where.keys - n) // self.every
         first = n + jnp.where(where.keys < n, -of_row(m), (group + 1) * self.every)

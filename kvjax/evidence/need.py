@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence.reduce import Reduction
+from kvjax.protocols import Decoder
 from kvjax.types import Layer
 
 
@@ -93,6 +94,9 @@ class Need:
         """The need as one layer records it: weights with a layer axis cut to that layer's."""
         del layer
         return self
+
+    def check(self, model: Decoder) -> None:
+        """Raise ValueError, before anything is traced, for a model that this cannot be recorded of."""
 
     def empty(self, shape: Shape) -> PyTree:
         """The fold before the first token of a prompt of `shape.n` tokens."""

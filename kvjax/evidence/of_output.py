@@ -62,7 +62,10 @@ def of_output(
     """
     t = x.shape[1]
     size = min(AT_ONCE, t)
-    cut = lambda y: jnp.moveaxis(_padded(y, -t % size).reshape(y.shape[0], -1, size, *y.shape[2:]), 1, 0)  # noqa: E731
+
+    def cut(y):
+        return jnp.moveaxis(_padded(y, -t % size).reshape(y.shape[0], -1, size, *y.shape[2:]), 1, 0)
+
     firsts = jnp.arange(-(-t // size), dtype=jnp.int32) * size
 
     def some(before, part):

@@ -33,6 +33,7 @@ class KeyNeuron(Gate):
     """
 
     reads = ("k_raw",)
+    of_model = True
 
     def __call__(self, k: Float[Array, "b h t d"]) -> Float32[Array, "b h t"]:
         return k[..., -1].astype(jnp.float32)
@@ -42,6 +43,7 @@ class QueryNeuron(Gate):
     """`query_neuron` as a gate without weights."""
 
     reads = ("q_raw",)
+    of_model = True
 
     def __call__(self, q: Float[Array, "b h g t d"]) -> Float32[Array, "b h t"]:
         return query_neuron(q)

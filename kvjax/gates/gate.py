@@ -10,15 +10,20 @@ from jaxtyping import Array, Float32, PyTree
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.protocols import Decoder
 
+#: The origin of a gate of the model itself, whichever model that is.
+ANY_MODEL = "the model"
+
 
 class Gate(nn.Module):
     """Fields of `AttentionInputs` → one number a token and KV head, float32 [b h t].
 
     Attributes:
         reads: the fields, in the order `__call__` takes them.
+        of_model: whether it has no weights and reads what the model itself was trained to say.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("x",)
+    of_model: ClassVar[bool] = False
 
     def __call__(self, *inputs: Array) -> Float32[Array, "b h t"]:
         raise NotImplementedError(f"{type(self).__name__} must define __call__({', '.join(self.reads)})")
@@ -54,6 +59,16 @@ def check_gate(gate: Gate, weights: PyTree, model: Decoder) -> None:
         differ = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
         told = "; ".join(f"{name}: {wanted.get(name)} wanted, {found.get(name)} given" for name in differ)
         raise ValueError(f"weights of {type(gate).__name__} are not this model's ({told}): use the gate trained with it")
+
+
+def check_retrofit(origin: str, model: Decoder) -> None:
+    """Raise ValueError where the model's own weights are not those of the artefact that a gate `of_model` was made from."""
+    if origin not in (ANY_MODEL, model.retrofit):
+        raise ValueError(
+            f"this policy was made from {origin}, whose weights are the model's own; this model has "
+            f"{f'those of {model.retrofit}' if model.retrofit else 'the weights it came with'}: put them in place with "
+            'models.load("MODEL+FOLDER") or kvjax.artefacts.retrofitted(lm, FOLDER), FOLDER being that artefact\'s'
+        )
 
 
 def _shapes(weights: PyTree) -> dict[str, tuple[int, ...]]:

@@ -29,7 +29,9 @@ class RetainingGate(Gate):
     def __call__(
         self, q: Float[Array, "b h g t d"], k: Float[Array, "b h t d"], v: Float[Array, "b h t d"]
     ) -> Float32[Array, "b h t"]:
-        side = lambda x: jnp.moveaxis(x, -2, 1).reshape(x.shape[0], x.shape[-2], -1)  # noqa: E731
+        def side(x):
+            return jnp.moveaxis(x, -2, 1).reshape(x.shape[0], x.shape[-2], -1)
+
         x, exact = jnp.concatenate([side(q), side(k), side(v)], -1).astype(jnp.float32), lax.Precision.HIGHEST
         up = nn.Dense(self.hidden, use_bias=False, precision=exact, name="up")
         down = nn.Dense(self.heads, use_bias=False, precision=exact, name="down")

@@ -5,11 +5,12 @@ import importlib
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType, ModuleType
-from typing import Any
 
 import jax
 from jax import lax
 from jaxtyping import PyTree
+
+from kvjax.types import Function
 
 MACHINES = {"cuda": "an NVIDIA GPU", "cpu": "a CPU"}
 
@@ -52,7 +53,10 @@ class Operation:
         if impl is not None and impl not in every:
             known = ", ".join((*self.anywhere, *every))
             raise ValueError(f"unknown impl {impl!r} of {self.name}; there are {known}")
-        refusal = lambda name: self._refusal(name, every[name], method, arrays, static)  # noqa: E731
+
+        def refusal(name):
+            return self._refusal(name, every[name], method, arrays, static)
+
         wanted = self.kernels if impl is None else (impl,)
         kernel = next((name for name in wanted if refusal(name) is None), None)
         if kernel is None and impl is not None:
@@ -88,11 +92,14 @@ def compiles_for() -> str:
 
 
 @partial(jax.jit, static_argnames=("kernels", "default", "derived", "static"))
-def _on_platform(*arrays: PyTree, kernels: tuple, default: Any, derived: Any, static: tuple) -> PyTree:
+def _on_platform(*arrays: PyTree, kernels: tuple, default: Function, derived: Function, static: tuple) -> PyTree:
     """The kernel where the arrays are on a device of its platform, else `default`; the derivative of `derived`."""
     default, derived = partial(default, **dict(static)), partial(derived, **dict(static))
     by_platform = {platform: partial(kernel, **dict(static)) for platform, kernel in kernels}
-    choose = lambda *arrays: lax.platform_dependent(*arrays, default=default, **by_platform)  # noqa: E731
+
+    def choose(*arrays):
+        return lax.platform_dependent(*arrays, default=default, **by_platform)
+
     run = jax.custom_jvp(choose if kernels else default)
     run.defjvp(lambda arrays, tangents: jax.jvp(derived, arrays, tangents))
     return run(*arrays)

@@ -42,7 +42,10 @@ def spread_values(v: Values, keep: Mask, merges: Bool[Array, "b h n"], m: int) -
     given, count = _prefix(part), _prefix(merges.astype(jnp.int32))
     first = _window_start(order, keep, m)
     slot = jnp.broadcast_to(jnp.arange(v.shape[2]), keep.shape)
-    at = lambda x, i: jnp.take_along_axis(x, i.reshape(*i.shape, *(1,) * (x.ndim - 3)), 2)  # noqa: E731
+
+    def at(x, i):
+        return jnp.take_along_axis(x, i.reshape(*i.shape, *(1,) * (x.ndim - 3)), 2)
+
     added, many = at(given, slot) - at(given, first), at(count, slot) - at(count, first)
     return jnp.where((keep & (many > 0))[..., None], v.astype(jnp.float32) + added, v).astype(v.dtype)
 

@@ -110,7 +110,10 @@ class Convolved(Merger):
         real = (jnp.arange(rows.shape[-1]) < mixing.sum(-1)[..., None]) & evicts
         at = jnp.where(real, jnp.take_along_axis(order, rows, -1), keep.shape[-1])
         b, h = (i[..., None] for i in jnp.indices(keep.shape[:2]))
-        put = lambda x, new: x.at[b, h, at].set(new.astype(x.dtype), mode="drop")  # noqa: E731
+
+        def put(x, new):
+            return x.at[b, h, at].set(new.astype(x.dtype), mode="drop")
+
         state = jnp.where(evicts & keep, listed(place, heavy, keep), view.state)
         return view.replace(k=put(view.k, k), v=put(view.v, v), state=state), memory
 

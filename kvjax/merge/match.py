@@ -121,7 +121,10 @@ def blend(xs: tuple, matches: Matches, joins: Bool[Array, "b h n"], weights: PyT
 
     def add(i, sums):
         slot, target, w, c = (_part(y, i * _BLEND, _BLEND) for y in listed)
-        join = lambda total, x: total.at[b, h, target].add(w[..., None] * _rows(x, slot).astype(jnp.float32))  # noqa: E731
+
+        def join(total, x):
+            return total.at[b, h, target].add(w[..., None] * _rows(x, slot).astype(jnp.float32))
+
         above, below = sums
         return [join(*pair) for pair in zip(above, xs, strict=True)], below.at[b, h, target].add(c)
 

@@ -14,7 +14,7 @@ from kvjax.types import Mask, Scores
 from kvjax.view import LayerView
 
 #: What tokens weigh, but for the offset.
-WEIGHS = GateValues.of(QueryNeuron(), {}, "the model")
+WEIGHS = GateValues.of(QueryNeuron(), {})
 
 
 @struct.dataclass
@@ -47,7 +47,10 @@ class RunningMean(Merger):
         sums, z = running_sums(x, merge_weight(view.seen.of(WEIGHS), self.offset), merges)
         mean = sums / z[..., None]
         k = silent(rope.rotate(mean[..., :d], *rope.cos_sin(view.pos)))
-        put = lambda old, new: jnp.where((keep & merges)[..., None], new.astype(old.dtype), old)  # noqa: E731
+
+        def put(old, new):
+            return jnp.where((keep & merges)[..., None], new.astype(old.dtype), old)
+
         last = jnp.where(keep, jnp.arange(keep.shape[-1]), -1).max(-1)
         newest = jnp.take_along_axis(sums, last[..., None, None], 2)[:, :, 0]
         left = {"k": newest[..., :d], "v": newest[..., d:], "z": jnp.take_along_axis(z, last[..., None], 2)[..., 0]}

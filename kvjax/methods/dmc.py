@@ -41,12 +41,17 @@ def dmc(offset: float = 5.0, *, artefact: ArtefactLike | None = None) -> Policy:
 
     Args:
         offset: what is taken from the neuron that decides to merge and added to that which weighs, as the model was trained with.
-        artefact: an Artefact, or the folder of one, which tells its own offset; the one the model was retrofitted with.
+        artefact: an Artefact, or the folder of one, which tells its own offset; the one the model was retrofitted with. Without
+            one the policy is served on any model, and is only a ranking on those that were never trained for it.
+
+    Raises (from `check` and `kvjax.prefill`): ValueError for a model that holds other weights than the artefact's.
     """
+    origin = ""
     if artefact is not None:
-        offset = float(resolve(artefact, "dmc").settings["offset"])
+        found = resolve(artefact, "dmc")
+        offset, origin = float(found.settings["offset"]), found.origin
     return Policy(
-        score=JudgedByNext(GateValues.of(KeyNeuron(), {}, "the model")),
+        score=JudgedByNext(GateValues.of(KeyNeuron(), {}, origin)),
         allocate=AllHeld(),
         select=AboveOrRecent(tau=-float(offset), recent=1),
         merge=RunningMean(float(offset)),

@@ -17,19 +17,19 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-from typing import Any
 
 import numpy as np
 
+from kvjax.placement import OnDevice
 from kvjax.policy import Policy
-from kvjax.retrieve import Dominant, DominantChannels, HalfSplit
+from kvjax.retrieve import Dominant, DominantChannels, HalfSplit, Interleaved
 
 REQUIRES = ("calibration",)
 
 
 def fasa(
-    pairs: np.ndarray, heads: int, head_dim: int, tokens: int | float = 256, skip_layers: int = 1, layout: Any = HalfSplit(),
-    home: Any = None, origin: str = "",
+    pairs: np.ndarray, heads: int, head_dim: int, tokens: int | float = 256, skip_layers: int = 1,
+    layout: HalfSplit | Interleaved = HalfSplit(), home: OnDevice | None = None, origin: str = "",
 ) -> Policy:  # fmt: skip
     """Keep everything, read `tokens` a query.
 

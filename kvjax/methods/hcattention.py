@@ -16,18 +16,17 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-from typing import Any
 
 from kvjax.artefacts.artefact import resolve
 from kvjax.codec import ProductQuantized
-from kvjax.encode import OnHost, Stored
+from kvjax.encode import OnDevice, OnHost, Stored
 from kvjax.policy import Policy
 from kvjax.retrieve import SetPerQueryHead, TopP
 from kvjax.types import Function
 
 
 def hcattention(
-    artefact: object = "smollm2-135m", tau: float = 0.9, placement: Any = OnHost(), heads: Function = SetPerQueryHead()
+    artefact: object = "smollm2-135m", tau: float = 0.9, placement: OnDevice = OnHost(), heads: Function = SetPerQueryHead()
 ) -> Policy:
     """Code every key, keep every value on the host, read the fewest slots whose attention reaches tau.
 

@@ -15,13 +15,12 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-from typing import Any
 
 import numpy as np
 
 from kvjax.allocate.roles import Floor, RoleBudgets
 from kvjax.artefacts.artefact import resolve
-from kvjax.encode import OnHost
+from kvjax.encode import OnDevice, OnHost
 from kvjax.policy import Policy
 from kvjax.retrieve.clusters import Clusters
 from kvjax.retrieve.drift import PivotRefresh, Sliding, Tumbling
@@ -33,7 +32,7 @@ from kvjax.types import Function
 def heterocache(
     budget: int | float = 0.5, artefact: object = "smollm2-135m", theta: float | None = None, w: int = 5,
     pool: Function = AvgPool(5),
-    *, rounding: Function = Floor(), window: Tumbling | Sliding = Tumbling(), host: Any = OnHost(), even: bool = False,
+    *, rounding: Function = Floor(), window: Tumbling | Sliding = Tumbling(), host: OnDevice = OnHost(), even: bool = False,
 ) -> Policy:  # fmt: skip
     """Keep all of the prompt for volatile heads and pivots, a share by stability for the others, and refresh the satellites.
 

@@ -17,18 +17,17 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-from typing import Any
 
 import numpy as np
 
 from kvjax.evidence.gate_values import origin_of
-from kvjax.placement import OnHost
+from kvjax.placement import OnDevice, OnHost
 from kvjax.policy import Policy
 from kvjax.retrieve import Speculated
 
 
 def infinigen(
-    skew: np.ndarray | None = None, part: float = 0.2, alpha: float = 5.0, cap: int | float = 0.2, home: Any = OnHost(),
+    skew: np.ndarray | None = None, part: float = 0.2, alpha: float = 5.0, cap: int | float = 0.2, home: OnDevice = OnHost(),
     origin: str = "",
 ) -> Policy:  # fmt: skip
     """Keep everything on the host, fetch what a layer is expected to look at.

@@ -20,7 +20,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=32)
 """
 
-from typing import Any
 
 from kvjax.encode import Clamped, OnDevice, Stored
 from kvjax.far_blocks import FarSizes
@@ -31,7 +30,7 @@ from kvjax.retrieve import FarBlocks
 
 def infllm(
     local: int = 4096, initial: int = 128, block: int = 128, top: int = 16, representatives: int = 4, queries: int = 512,
-    placement: Any = OnDevice(),
+    placement: OnDevice = OnDevice(),
 ) -> Policy:  # fmt: skip
     """Read the first tokens, the last ones, and the most relevant blocks between them.
 

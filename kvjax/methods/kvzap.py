@@ -1,9 +1,11 @@
 """KVzap: tokens that a small map of their hidden states calls unimportant go once they are no longer recent.
 
 *KVzap: Fast, Adaptive, and Faithful KV Cache Pruning*, arXiv 2601.07891.
-Stages: score Gated(SurrogateGate) · allocate AllHeld · select AboveOrRecent(threshold, window) · at every step.
+Stages: score Gated(SurrogateGate) · allocate AllHeld · select AboveOrRecent(threshold, window, sinks) · at every step.
 The map is learned from KVzip's scores (their logarithms), each relative to the hidden state's norm, by `kvjax train kvzap`
 (`kvjax.train.learners.KVzap`) and kept as an artefact; how many slots a head keeps is what the text asks for.
+The paper and its release keep no first tokens for being first; but KVzip, whose scores are learned, keeps four whatever it says of
+them, so that a map may know nothing of these: `sinks` keeps them.
 Differs: slots are freed (the release masks them); a prompt is read with full attention, as in the release.
 
 BibTeX:
@@ -35,15 +37,16 @@ REQUIRES = ("training",)
 
 def kvzap(
     gate: PyTree | None = None, threshold: float = -4.0, window: int = 128, decoding: bool = True, origin: str = "",
-    *, artefact: ArtefactLike | None = None,
+    *, sinks: int = 0, artefact: ArtefactLike | None = None,
 ) -> Policy:  # fmt: skip
-    """Keep the last `window` tokens and those whose predicted score reaches the threshold.
+    """Keep the first `sinks` and the last `window` tokens, and those whose predicted score reaches the threshold.
 
     Args:
         gate: weights of a `SurrogateGate`, each leaf [l, ...], in place of an artefact; without "up" the linear map.
         threshold: in logarithms: -4 is a product of attention and relative norm of 0.018.
         window: last tokens that stay.   decoding: whether decoded tokens are judged, too, or the prompt's alone.
         origin: where given weights came from; made from them where none is given.
+        sinks: first tokens that stay, none in the release.
         artefact: an Artefact, or the folder of one; of the model that will be prefilled.
     """
     if gate is None:
@@ -54,6 +57,6 @@ def kvzap(
     return Policy(
         score=Gated(GateValues.of(kind, gate, origin)),
         allocate=AllHeld(),
-        select=AboveOrRecent(tau=threshold, recent=window),
+        select=AboveOrRecent(tau=threshold, recent=window, sinks=sinks),
         when=Every(1, grows=True) if decoding else AfterPrefill(),
     )

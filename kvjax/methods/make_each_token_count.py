@@ -69,5 +69,8 @@ def _spread(gate: PyTree) -> PyTree:
     if gate["down"]["kernel"].ndim == 3:
         return gate
     layers = gate["up"]["kernel"].shape[0]
-    spread = lambda w: np.broadcast_to(np.asarray(w), (layers, *w.shape))  # noqa: E731
+
+    def spread(w):
+        return np.broadcast_to(np.asarray(w), (layers, *w.shape))
+
     return {**gate, "down": jax.tree.map(spread, gate["down"])}

@@ -17,9 +17,8 @@ Example:
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-from kvjax.placement import OnHost
+from kvjax.placement import OnDevice, OnHost
 from kvjax.policy import Policy
 from kvjax.retrieve import FilterLayers, RawLogits
 from kvjax.types import Function
@@ -27,7 +26,7 @@ from kvjax.types import Function
 
 def omnikv(
     tokens: int | float = 0.067, filters: Sequence[int] = (2, 8, 18), waiting: int = 1, by: Function = RawLogits(),
-    home: Any = OnHost(),
+    home: OnDevice = OnHost(),
 ) -> Policy:
     """Keep everything, read `tokens` of the prompt in most layers.
 

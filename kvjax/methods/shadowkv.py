@@ -17,15 +17,14 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-from typing import Any
 
-from kvjax.placement import OnHost
+from kvjax.placement import OnDevice, OnHost
 from kvjax.policy import Policy
 from kvjax.retrieve import Landmarks
 
 
 def shadowkv(
-    rank: int = 160, tokens: int | float = 2048, chunk: int = 8, outliers: int = 48, local: int = 4, home: Any = OnHost()
+    rank: int = 160, tokens: int | float = 2048, chunk: int = 8, outliers: int = 48, local: int = 4, home: OnDevice = OnHost()
 ) -> Policy:
     """Keep values whole and keys in rank `rank`; read `tokens` of the prompt a query, beside outliers and the last chunks.
 

@@ -20,9 +20,9 @@ Example:
     cache = kvjax.extend(lm, cache, ids[:16], policy).cache
 """
 
-from typing import Any
 
 from kvjax.encode import InCache, Stored
+from kvjax.encode.positions import PositionPolicy
 from kvjax.policy import Policy
 from kvjax.schedule import Every
 from kvjax.score import Surprise
@@ -30,8 +30,9 @@ from kvjax.select import BestAndRecent
 
 
 def sirllm(
-    budget: int | float = 1024, sinks: int = 4, recent: int = 0, turn: int = 64, eta: float = 1.0, positions: Any = InCache()
-) -> Policy:
+    budget: int | float = 1024, sinks: int = 4, recent: int = 0, turn: int = 64, eta: float = 1.0,
+    positions: PositionPolicy = InCache(),
+) -> Policy:  # fmt: skip
     """Keep sinks, surprising and recent tokens so that the next turn fits.
 
     Args:

@@ -15,16 +15,16 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-from typing import Any
 
 from kvjax.encode import Absolute, Stored
+from kvjax.encode.positions import PositionPolicy
 from kvjax.policy import Policy
 from kvjax.schedule import Every
 from kvjax.score import Recency
 from kvjax.select import TopK
 
 
-def streaming_llm(budget: int | float = 256, sinks: int = 4, positions: Any = Absolute()) -> Policy:
+def streaming_llm(budget: int | float = 256, sinks: int = 4, positions: PositionPolicy = Absolute()) -> Policy:
     """Keep the first `sinks` tokens and the last budget - sinks, after the prompt and at every step.
 
     Args:

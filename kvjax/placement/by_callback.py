@@ -148,7 +148,9 @@ class ByCallback(OnHost):
     pick = OnDevice.pick
 
     def compact(self, store: HostRows, start: Int32[Array, "b h"], moves: Moves) -> HostRows:
-        where = lambda x: _listed(start[..., None] + x, moves.count, store)  # noqa: E731
+        def where(x):
+            return _listed(start[..., None] + x, moves.count, store)
+
         return _write(store, _copy, where(moves.sources), where(moves.targets))
 
     def rewrite(

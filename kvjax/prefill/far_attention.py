@@ -77,7 +77,10 @@ class FarBlockAttention(PrefillAttention):
         slots, real = self._slots(received, q, k, left, count, rope)
         seen = real[:, None] & (offset + jnp.arange(t, dtype=jnp.int32)[:, None] - slots[:, None] >= s.local)
         slots = jnp.minimum(slots, n - 1)
-        take = lambda x: jnp.take_along_axis(x, slots[:, None, :, None], 2)  # noqa: E731
+
+        def take(x):
+            return jnp.take_along_axis(x, slots[:, None, :, None], 2)
+
         keys = turned(take(k).astype(jnp.float32), jnp.broadcast_to(-slots[:, None], (b, k.shape[1], slots.shape[1])), rope)
         z = jnp.einsum("bhgtd,bhnd->bhgtn", q.astype(jnp.float32), keys) / np.sqrt(d)
         return Far(slots=slots, seen=seen, z=z, v=take(v))
@@ -130,7 +133,10 @@ class FarBlock:
         real = (jnp.arange(self.far.seen.shape[1]) < self.count[:, None])[..., None]
         p = jnp.where((self.far.seen & real)[:, None, None], jnp.exp(self.far.z - self.lse[..., None]), 0.0).sum(3)
         row = jnp.arange(p.shape[0])[:, None]
-        add = lambda near, far: near.at[row, self.far.slots].add(far)  # noqa: E731
+
+        def add(near, far):
+            return near.at[row, self.far.slots].add(far)
+
         spread = jnp.moveaxis(add(jnp.moveaxis(self.near_sums(self.local), 3, 1), jnp.moveaxis(p, 3, 1)), 1, 3)
         return spread
 

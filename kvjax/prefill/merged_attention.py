@@ -39,7 +39,10 @@ def masked_attention(
         return jnp.einsum("bhgtn,bhnd->bhgtd", p, v.astype(jnp.float32)), lse
 
     out, lse = lax.map(tile, (rows * jnp.arange(tiles, dtype=jnp.int32), jnp.moveaxis(parts, 3, 0)))
-    together = lambda x: jnp.moveaxis(x, 0, 3).reshape(b, h, g, tiles * rows, *x.shape[5:])[:, :, :, :t]  # noqa: E731
+
+    def together(x):
+        return jnp.moveaxis(x, 0, 3).reshape(b, h, g, tiles * rows, *x.shape[5:])[:, :, :, :t]
+
     return together(out).astype(q.dtype), together(lse)
 
 
@@ -88,8 +91,13 @@ class MergedAttention(PrefillAttention):
         sums, z = running_sums(x, merge_weight(query_neuron(inputs.q_raw), self.offset), merging, newest)
         mean = sums / z[..., None]
         turned = WithoutDecisions().inputs(inputs.replace(k_raw=mean[..., :d]), positions, rope).k
-        put = lambda old, new, at: lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), at, axis=2)  # noqa: E731
-        own = lambda one, two: jnp.where(merging[..., None], one.astype(jnp.float32), two.astype(jnp.float32))  # noqa: E731
+
+        def put(old, new, at):
+            return lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), at, axis=2)
+
+        def own(one, two):
+            return jnp.where(merging[..., None], one.astype(jnp.float32), two.astype(jnp.float32))
+
         keys, values = put(keys, own(turned, placed.k), offset), put(values, own(mean[..., d:], inputs.v), offset)
         merged = put(merged, merging, offset)
         gone = merged[..., 1:]

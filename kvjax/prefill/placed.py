@@ -1,12 +1,12 @@
 """A chunk of a prompt whose tokens stand somewhere: what attention tells by the order of tokens, told by their positions."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.evidence import Block
 from kvjax.evidence.reduce import Reduction, Rows, RowsAt
 
 
@@ -38,7 +38,7 @@ class Placed(Reduction):
 class PlacedBlock:
     """A block of a prompt, all of whose tokens stand at `pos`: all of the prompt's, but where some have left."""
 
-    block: Any
+    block: Block
     pos: Int32[Array, "b n"]
     prompt: Int32[Array, " b"]
 

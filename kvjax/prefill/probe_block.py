@@ -80,7 +80,10 @@ class ProbeBlock(ChunkBlock):
     def read(self) -> KeysRead:
         """First keys before the span, the span, the probe's own keys."""
         own = self.k.shape[2] - self.n
-        cut = lambda at, size: lax.dynamic_slice_in_dim(self.k, at, size, axis=2)  # noqa: E731
+
+        def cut(at, size):
+            return lax.dynamic_slice_in_dim(self.k, at, size, axis=2)
+
         sinks, span = (jnp.arange(size, dtype=jnp.int32) for size in (self.sinks, self.width))
         span, last = self.first + span, self.length + jnp.arange(own, dtype=jnp.int32)
         real = sinks < self.span[0], (self.span[0] <= span) & (span < self.span[1]), jnp.ones(own, bool)

@@ -15,7 +15,6 @@ with the same chunks. `projected` is another program: the same up to the roundin
 evicted is restored as well as any other: nothing here depends on what a cache kept.
 """
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -123,12 +122,15 @@ def projected(lm: LanguageModel, kept: Residuals, row: int, layer: int) -> tuple
     return k, v
 
 
-def _project(weights: PyTree, x: Float[Array, "1 t e"], offset: Any, *, decoder: Decoder) -> tuple[Keys, Values]:
+def _project(weights: PyTree, x: Float[Array, "1 t e"], offset: np.int32, *, decoder: Decoder) -> tuple[Keys, Values]:
     """The keys and values of a layer; nothing else of it is computed."""
 
     def both(weights, x, offset):
         positions = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
-        attend = lambda inputs: (jnp.zeros_like(inputs.q), (inputs.k, inputs.v))  # noqa: E731
+
+        def attend(inputs):
+            return (jnp.zeros_like(inputs.q), (inputs.k, inputs.v))
+
         return decoder.layer(weights, x, positions, attend)[1]
 
     return jax.jit(both)(weights, x, offset)

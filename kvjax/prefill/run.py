@@ -197,6 +197,8 @@ def prefill(
     rows = check_prompts(prompts, lm.decoder)
     attention.check(lm.decoder, chunk)
     wanted = resolve_needs(needs)
+    for need in wanted:
+        need.check(lm.decoder)
     trim()
     return Prefilled(
         rows=tuple(_prefill_row(lm, ids, needs=wanted, attention=attention, chunk=chunk, all_logits=all_logits) for ids in rows),

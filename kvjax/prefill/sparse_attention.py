@@ -46,7 +46,10 @@ def sparse_attention(
     n = k.shape[2]
     queries = jnp.pad(q, ((0, 0),) * 3 + ((0, -t % BLOCK), (0, 0))).reshape(b * h * g, -1, BLOCK, d)
     k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, -n % BLOCK), (0, 0))).reshape(b * h, -1, d) for x in (k, v))
-    flat = lambda x: x.reshape(b * h * g, *x.shape[3:])  # noqa: E731
+
+    def flat(x):
+        return x.reshape(b * h * g, *x.shape[3:])
+
     offsets = jnp.pad(flat(index.offsets), ((0, 0), (0, -n % BLOCK)))
     listed = jax.vmap(lambda x: jnp.nonzero(x, size=-(-index.most // BLOCK) * BLOCK, fill_value=k.shape[1])[0].astype(jnp.int32))
     index_of = listed(flat(index.columns)), offsets, flat(index.blocks)
@@ -66,7 +69,10 @@ def tiles(
     i, j = (jnp.arange(size, dtype=jnp.int32) for size in blocks.shape[-2:])
     nearest = offset + i[:, None] * BLOCK - j * BLOCK
     before = jnp.pad(jnp.cumsum(offsets, -1, dtype=jnp.int32), ((0, 0),) * (offsets.ndim - 1) + ((1, 0),))
-    upto = lambda x: jnp.take(before, jnp.clip(x, 0, offsets.shape[-1]), axis=-1)  # noqa: E731
+
+    def upto(x):
+        return jnp.take(before, jnp.clip(x, 0, offsets.shape[-1]), axis=-1)
+
     touched = upto(nearest + BLOCK) > upto(nearest - BLOCK + 1)
     return (touched | blocks) & (nearest >= 0)
 

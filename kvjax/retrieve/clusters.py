@@ -34,7 +34,10 @@ class Clusters:
             p = int(cluster[layer, h])
             if not 0 <= p < role.shape[1] or role[layer, p] != PIVOT:
                 raise ValueError(f"satellite {h} of layer {layer} belongs to head {p}, which is no pivot: calibrate again")
-        rows = lambda x: tuple(tuple(int(i) for i in row) for row in x)  # noqa: E731
+
+        def rows(x):
+            return tuple(tuple(int(i) for i in row) for row in x)
+
         return cls(role=rows(role), pivot=rows(cluster))
 
     @property

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int, PyTree
@@ -42,13 +41,16 @@ class Dominant:
     d: int
 
     @classmethod
-    def of(cls, pairs: PyTree, heads: int, d: int, layout: Any = HalfSplit()) -> "Dominant":
+    def of(cls, pairs: PyTree, heads: int, d: int, layout: HalfSplit | Interleaved = HalfSplit()) -> "Dominant":
         """From a table of frequency pairs [L, H_q, N]; a table [L, H, N] is for all query heads of a KV head."""
         pairs, known = np.asarray(pairs), layout.channels(d)
         if pairs.ndim != 3 or pairs.shape[1] % heads or pairs.min() < 0 or pairs.max() >= len(known):
             most = len(known)
             raise ValueError(f"pairs is a table [layers, heads, N] of numbers below {most} for {heads} KV heads; got {pairs.shape}")
-        of_head = lambda row: tuple(int(c) for c in np.unique(known[row]))  # noqa: E731
+
+        def of_head(row):
+            return tuple(int(c) for c in np.unique(known[row]))
+
         return cls(tuple(tuple(of_head(row) for row in layer) for layer in pairs), heads, d)
 
     @cached_property

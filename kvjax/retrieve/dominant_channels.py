@@ -1,7 +1,7 @@
 """Each query reads the tokens that a few frequencies of its head point at (FASA)."""
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, is_everything, slots_of
 from kvjax.encoder import Encoder
 from kvjax.kernels.gather_attention import gather_attention
+from kvjax.placement import OnDevice
 from kvjax.protocols import Cache, Decoder
 from kvjax.retrieve.dominant import Dominant
 from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
@@ -83,7 +84,7 @@ class DominantChannels(Retriever):
     dominant: Dominant = struct.field(pytree_node=False, repr=False)
     tokens: Number = 256
     skip_layers: int = struct.field(pytree_node=False, default=1)
-    home: Any = None
+    home: OnDevice | None = None
     origin: str = struct.field(pytree_node=False, default="")
 
     def __post_init__(self):

@@ -1,7 +1,7 @@
 """When the attention of a pivot has moved, its satellites are given the tokens it looks at now (HeteroCache)."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, WindowQueries
 from kvjax.kernels.select_top import select_top
-from kvjax.placement import OnHost
+from kvjax.placement import OnDevice, OnHost
 from kvjax.placement.by_callback import ByCallback
 from kvjax.placement.lists import listed
 from kvjax.protocols import Cache, Decoder
@@ -91,7 +91,7 @@ class PivotRefresh(Retriever):
     pool: Function = AvgPool(5)
     heads: Function = GroupMax()
     window: Tumbling | Sliding = Tumbling()
-    host: Any = OnHost()
+    host: OnDevice = OnHost()
     traced: int = struct.field(pytree_node=False, default=32)
     origin: str = struct.field(pytree_node=False, default="")
 
@@ -129,7 +129,10 @@ class PivotRefresh(Retriever):
             rows[0].k[0][0], host=self.host, slots=len(satellites) * sum(lengths), traced=self.traced, b=len(rows), p=len(pivots),
             m=len(satellites), n=n, w=self.w,
         )  # fmt: skip
-        whole = lambda x: jnp.asarray(np.array(x), jnp.int32)  # noqa: E731
+
+        def whole(x):
+            return jnp.asarray(np.array(x), jnp.int32)
+
         counts = [np.asarray(d.count)[:, 0] for d in decided]
         base = [self._base(count, d.mean_budget) for count, d in zip(counts, decided, strict=True)]
         state = state.replace(
@@ -235,5 +238,8 @@ def _first_reference(q, k, keep, h, *, base, pool, heads, size: int) -> Bool[Arr
 def _put_prompt(host, store, rows, offset, length, h):
     """A head's prompt rows [n, d] of [h n d] into the store, from row `offset` on."""
     order = jnp.arange(rows.shape[1], dtype=jnp.int32)
-    one = lambda x: x[None, None]  # noqa: E731
+
+    def one(x):
+        return x[None, None]
+
     return host.pick(store, one(rows[h]), one(order), one(offset), length[None])

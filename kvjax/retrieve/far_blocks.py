@@ -72,7 +72,9 @@ class FarBlocks(Retriever):
         return states[0] if len(states) == 1 else _stacked(states)
 
     def _of_row(self, row: Number, m: int) -> FarKeys:
-        kept = lambda e: representatives(e.of(LocalMass(self.sizes.local)), e.of(RawKeys()), self.sizes, m)  # noqa: E731
+        def kept(e):
+            return representatives(e.of(LocalMass(self.sizes.local)), e.of(RawKeys()), self.sizes, m)
+
         keys = tuple(kept(e) for e in row.evidence) if m else tuple(_none(e.of(LocalMass(self.sizes.local)), k) for e, k in
                                                                     zip(row.evidence, row.k, strict=True))  # fmt: skip
         return FarKeys(keys=keys, blocks=jnp.asarray([m], jnp.int32), fewest=m)
@@ -140,7 +142,10 @@ def _none(received: Array, k: Array) -> Array:
 def _stacked(states: list[FarKeys]) -> FarKeys:
     """Several rows as one batch."""
     most = max(state.keys[0].shape[3] for state in states)
-    wide = lambda x: jnp.pad(x, ((0, 0),) * 3 + ((0, most - x.shape[3]), (0, 0)))  # noqa: E731
+
+    def wide(x):
+        return jnp.pad(x, ((0, 0),) * 3 + ((0, most - x.shape[3]), (0, 0)))
+
     keys = tuple(jnp.concatenate([wide(x) for x in of_layer]) for of_layer in zip(*(s.keys for s in states), strict=True))
     blocks = jnp.concatenate([state.blocks for state in states])
     return FarKeys(keys=keys, blocks=blocks, fewest=min(state.fewest for state in states))

@@ -1,6 +1,6 @@
 """A few layers choose the tokens that the layers behind them read (OmniKV)."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, slots_of
 from kvjax.encoder import Encoder
-from kvjax.placement import OnHost
+from kvjax.placement import OnDevice, OnHost
 from kvjax.protocols import Cache, Decoder
 from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
 from kvjax.retrieve.token_lists import top_tokens
@@ -77,7 +77,7 @@ class FilterLayers(Retriever):
     tokens: Number = 4096
     waiting: int = struct.field(pytree_node=False, default=1)
     by: Function = RawLogits()
-    home: Any = OnHost()
+    home: OnDevice = OnHost()
 
     def __post_init__(self):
         check_budget(self.tokens)

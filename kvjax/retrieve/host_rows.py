@@ -61,7 +61,10 @@ class HostRows(Retriever):
             raise ValueError(f"HostRows joins keys where the text has them; got {encode.positions!r}: use Absolute() positions")
         cut = [r for r, (row, d) in enumerate(zip(rows, decided, strict=True)) if (np.asarray(d.count) < int(row.length[0])).any()]
         n = max((rows[r].k[0].shape[2] for r in cut), default=0)
-        wide = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[2])) + ((0, 0),) * (x.ndim - 3))  # noqa: E731
+
+        def wide(x):
+            return jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[2])) + ((0, 0),) * (x.ndim - 3))
+
         parts = []
         for layer in range(len(rows[0].k)) if cut else ():
             valid = [jnp.arange(rows[r].k[layer].shape[2]) < rows[r].length for r in cut]
@@ -98,7 +101,10 @@ def _stacked(states: list[HostRowsState]) -> HostRowsState:
     first = np.cumsum([0, *(state.of for state in states)])
     with_parts = [state for state in states if state.parts]
     n = max((state.parts[0].k.shape[2] for state in with_parts), default=0)
-    wide = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[2])) + ((0, 0),) * (x.ndim - 3))  # noqa: E731
+
+    def wide(x):
+        return jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[2])) + ((0, 0),) * (x.ndim - 3))
+
     layers = zip(*(state.parts for state in with_parts), strict=True)
     parts = tuple(to_host(*(jnp.concatenate([wide(x) for x in xs]) for xs in zip(*of_layer, strict=True))) for of_layer in layers)
     row = jnp.concatenate([state.row + int(at) for state, at in zip(states, first, strict=False)])

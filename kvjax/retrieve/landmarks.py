@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, is_everything, slots_of
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, RawKeys
-from kvjax.placement import OnHost
+from kvjax.placement import OnDevice, OnHost
 from kvjax.protocols import Cache, Decoder, Rope
 from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
 from kvjax.retrieve.low_rank import Shadow, away_tokens, landmark_worth, rebuilt, shadow
@@ -97,7 +97,7 @@ class Landmarks(Retriever):
     chunk: int = struct.field(pytree_node=False, default=8)
     outliers: int = struct.field(pytree_node=False, default=48)
     local: int = struct.field(pytree_node=False, default=4)
-    home: Any = OnHost()
+    home: OnDevice = OnHost()
 
     def __post_init__(self):
         check_budget(self.tokens)

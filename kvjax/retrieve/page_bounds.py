@@ -46,7 +46,10 @@ class PageBounds(RetrieverState):
     def stack(states: list) -> "PageBounds":
         """Several rows as one batch."""
         sizes = [x.shape[2] for s in states for x in s.low]
-        wide = lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, max(sizes) - x.shape[2]), (0, 0)))  # noqa: E731
+
+        def wide(x):
+            return jnp.pad(x, ((0, 0), (0, 0), (0, max(sizes) - x.shape[2]), (0, 0)))
+
         low, high = jax.tree.map(lambda *x: jnp.concatenate([wide(y) for y in x]), *((s.low, s.high) for s in states))
         full, pages = jnp.concatenate([s.full for s in states], 1), jnp.concatenate([s.pages for s in states])
         return PageBounds(low=low, high=high, full=full, pages=pages, most=max(s.most for s in states), size=states[0].size)
@@ -70,5 +73,8 @@ def upper_bounds(
 
     The larger of the two is the one with M where q_c > 0 and the one with m elsewhere.
     """
-    product = lambda x, bound: jnp.einsum("bhgd,bhpd->bhgp", x, bound, preferred_element_type=jnp.float32)  # noqa: E731
+
+    def product(x, bound):
+        return jnp.einsum("bhgd,bhpd->bhgp", x, bound, preferred_element_type=jnp.float32)
+
     return product(jnp.maximum(q, 0), high) + product(jnp.minimum(q, 0), low)

@@ -1,6 +1,5 @@
 """What pivots remember while decoding, and the whole prompts of their satellites in host memory."""
 
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, UInt32
 
 from kvjax.cache.retriever_state import RetrieverState
+from kvjax.placement import OnDevice
 from kvjax.types import size_class
 
 
@@ -44,7 +44,7 @@ class PivotState(RetrieverState):
     fetched: Int32[Array, " b"]
     trace: Float32[Array, "b p c"]
     windows: Int32[Array, " b"]
-    host: Any = struct.field(pytree_node=False)
+    host: OnDevice = struct.field(pytree_node=False)
     slot_nbytes: int = struct.field(pytree_node=False)
 
     @property
@@ -77,11 +77,16 @@ class PivotState(RetrieverState):
 
 def _padded(state: PivotState, n: int) -> dict:
     """What has a prompt-slot axis, widened to n."""
-    wide = lambda x: jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (0, n - x.shape[-1])))  # noqa: E731
+
+    def wide(x):
+        return jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (0, n - x.shape[-1])))
+
     return {name: wide(getattr(state, name)) for name in ("chosen", "reference", "latest")}
 
 
-def empty(like: Float[Array, "h n d"], *, host: Any, slots: int, traced: int, b: int, p: int, m: int, n: int, w: int) -> PivotState:
+def empty(
+    like: Float[Array, "h n d"], *, host: OnDevice, slots: int, traced: int, b: int, p: int, m: int, n: int, w: int
+) -> PivotState:
     """A state that has seen nothing.
 
     Args:
@@ -89,8 +94,13 @@ def empty(like: Float[Array, "h n d"], *, host: Any, slots: int, traced: int, b:
         traced: windows traced.   b, p, m, n, w: sizes, by their axis letters.
     """
     d = like.shape[-1]
-    whole = lambda *shape: jnp.zeros(shape, jnp.int32)  # noqa: E731
-    store = lambda: host.empty(size_class(slots), d, like.dtype)  # noqa: E731
+
+    def whole(*shape):
+        return jnp.zeros(shape, jnp.int32)
+
+    def store():
+        return host.empty(size_class(slots), d, like.dtype)
+
     return PivotState(
         k=store(), v=store(), offset=whole(b, m), room=whole(b, m), held=whole(b, p), base=whole(b),
         fresh=(), chosen=jnp.zeros((b, w, p, n), bool), steps=whole(b),

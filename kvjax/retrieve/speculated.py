@@ -1,7 +1,8 @@
 """Which tokens a layer will look at, guessed from the input of the layer before it, and fetched (InfiniGen)."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from kvjax.budget import check_budget, slots_of
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, SkewedQueries
 from kvjax.evidence.skewed_queries import turned
-from kvjax.placement import OnHost
+from kvjax.placement import OnDevice, OnHost
 from kvjax.protocols import Cache, Decoder
 from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
 from kvjax.retrieve.token_lists import as_list, best
@@ -92,7 +93,7 @@ class SpeculatedState(Fetching):
         )
 
 
-def _together(several: Any) -> PyTree:
+def _together(several: Sequence[PartialKeys | tuple[()]]) -> PyTree:
     """One layer of several rows, tokens padded to the longest prompt."""
     if not isinstance(several[0], PartialKeys):
         return ()
@@ -129,7 +130,7 @@ class Speculated(Retriever):
     part: float = struct.field(pytree_node=False, default=0.2)
     alpha: Number = 4.0
     cap: Number = 0.2
-    home: Any = OnHost()
+    home: OnDevice = OnHost()
     origin: str = struct.field(pytree_node=False, default="")
 
     def __post_init__(self):

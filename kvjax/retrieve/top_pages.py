@@ -75,7 +75,10 @@ class TopPages(Retriever):
         full = (held // self.page_size).astype(np.int32)
         wanted = [self._pages(int(row.length[0]), int(full[:, r].max())) for r, row in enumerate(rows)]
         pages = size_class(int(full.max()))
-        of_layer = lambda i: page_bounds(cache.k, cache.start[i], jnp.asarray(full[i]), size=self.page_size, pages=pages)  # noqa: E731
+
+        def of_layer(i):
+            return page_bounds(cache.k, cache.start[i], jnp.asarray(full[i]), size=self.page_size, pages=pages)
+
         bounds = [of_layer(i) for i in range(self.skip_layers, len(full))]
         low, high = (tuple(b[side] for b in bounds) for side in (0, 1))
         count = dict(full=jnp.asarray(full), pages=jnp.asarray(wanted, jnp.int32))
@@ -136,5 +139,8 @@ def listed_pages(
 def together(a, b):
     """(out, lse) of attention over two sets of slots that have none in common, from those of each: sum_i exp(lse_i - lse) out_i."""
     lse = jnp.logaddexp(a[1], b[1])
-    share = lambda x: jnp.where(x[1] > -jnp.inf, jnp.exp(x[1] - lse), 0.0)[..., None]  # noqa: E731
+
+    def share(x):
+        return jnp.where(x[1] > -jnp.inf, jnp.exp(x[1] - lse), 0.0)[..., None]
+
     return (a[0] * share(a) + b[0] * share(b)).astype(a[0].dtype), lse

@@ -82,7 +82,10 @@ def cluster_bounds(
     """Bounds of one layer's large clusters and of its small ones; a last large cluster may hold fewer than `per` small ones."""
     low, high = page_bounds(k, start, full, size=size, pages=clusters)
     real = (jnp.arange(clusters) < full[..., None])[..., None]
-    apart = lambda x, none: jnp.where(real, x, none).reshape(*x.shape[:2], -1, per, x.shape[-1])  # noqa: E731
+
+    def apart(x, none):
+        return jnp.where(real, x, none).reshape(*x.shape[:2], -1, per, x.shape[-1])
+
     least, most = apart(low, jnp.inf).min(3), apart(high, -jnp.inf).max(3)
     some = jnp.isfinite(least)
     return mixed(jnp.where(some, least, 0), jnp.where(some, most, 0), alpha), mixed(low, high, alpha)
@@ -162,7 +165,10 @@ class TwoLevels(Retriever):
         full = (held // self.small).astype(np.int32)
         clusters = -(-size_class(int(full.max())) // per) * per
         size = dict(size=self.small, per=per, clusters=clusters)
-        of_layer = lambda i: cluster_bounds(cache.k, cache.start[i], jnp.asarray(full[i]), self.alpha, **size)  # noqa: E731
+
+        def of_layer(i):
+            return cluster_bounds(cache.k, cache.start[i], jnp.asarray(full[i]), self.alpha, **size)
+
         bounds = [of_layer(i) if i % self.share == 0 else ((), ()) for i in range(len(full))]
         large, small = zip(*bounds, strict=True)
         most = min(size_class(int(float(self.parts[1]) * full.max() * (1 + 1e-6) + 1)), clusters)

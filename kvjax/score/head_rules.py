@@ -54,7 +54,10 @@ class HeadRules(Scorer):
 
     def _of_prompt(self, view: LayerView, evidence: Evidence) -> Seen:
         chosen, fill = self.rules.chosen(view, evidence)
-        everywhere = lambda x: jnp.broadcast_to(x[..., None], view.pos.shape)  # noqa: E731
+
+        def everywhere(x):
+            return jnp.broadcast_to(x[..., None], view.pos.shape)
+
         return Seen(
             total=evidence.column_sums() / jnp.maximum(view.length[:, None, None] - view.pos, 1),
             count=jnp.ones_like(view.pos),
@@ -65,7 +68,10 @@ class HeadRules(Scorer):
 
     def _after(self, view: LayerView, evidence: Evidence) -> Seen:
         old = view.state
-        of_head = lambda x: jnp.broadcast_to(jnp.where(view.valid, x, 0).max(-1, keepdims=True), x.shape)  # noqa: E731
+
+        def of_head(x):
+            return jnp.broadcast_to(jnp.where(view.valid, x, 0).max(-1, keepdims=True), x.shape)
+
         rule = of_head(old.rule)
         marks = per_slot(view, jnp.zeros_like(old.stay), evidence.of(self.rules.marks)[:, None].astype(jnp.int32))
         kept = (marks > 0) & self._flag("punctuation", rule)

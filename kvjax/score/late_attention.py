@@ -25,7 +25,10 @@ def groups(
     pos: Int32[Array, "b h n"], length: Int32[Array, " b"], prompt: Int32[Array, " b"], *, recent: Int32[Array, " b"], every: int
 ) -> Groups:
     """Decoded tokens in groups of `every`; one is complete where `recent` tokens follow it."""
-    of_row = lambda x: x[:, None, None]  # noqa: E731
+
+    def of_row(x):
+        return x[:, None, None]
+
     index = jnp.where(pos < of_row(prompt), 0, (pos - of_row(prompt)) // every + 1)
     return Groups(index=index, complete=index <= jnp.maximum(of_row((length - prompt - recent) // every), 0))
 

@@ -18,7 +18,10 @@ def per_slot(view: LayerView, before: Shaped[Array, "b h n *x"], new: Shaped[Arr
     first = jnp.zeros_like(view.length) if view.since is None else view.since
     token = view.pos - first[:, None, None]
     fresh = view.valid & (token >= 0) & (token < new.shape[2])
-    widen = lambda x: x.reshape(*x.shape, *(1,) * (before.ndim - 3))  # noqa: E731
+
+    def widen(x):
+        return x.reshape(*x.shape, *(1,) * (before.ndim - 3))
+
     new = jnp.broadcast_to(new, (*before.shape[:2], *new.shape[2:]))
     there = jnp.take_along_axis(new, widen(jnp.clip(token, 0, new.shape[2] - 1)), axis=2)
     return jnp.where(widen(fresh), there.astype(before.dtype), before)

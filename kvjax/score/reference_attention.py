@@ -117,7 +117,10 @@ def chosen(seen: Seen, valid: Array, *, most: int, picks: int, refit: int, norma
         taken = taken.at[best].set(True)
         count = jnp.minimum(count + picks, most)
         some, columns = place < count, seen.e[:, order]
-        again = lambda: least_squares(columns, seen.total[:, None], some)[:, 0]  # noqa: E731
+
+        def again():
+            return least_squares(columns, seen.total[:, None], some)[:, 0]
+
         b = lax.cond(r % refit == 0, again, lambda: b)
         return order, jnp.where(some, jnp.maximum(b, TINY), 0.0), count, taken
 

@@ -40,7 +40,10 @@ class ImportantFirst(TierRule):
 
     def _first(self, ranking: Ranking, held: Int32[Array, "l b h"], length: Int32[Array, " b"]) -> Bool[Array, "l b h n"]:
         count, select = important(held, self.share), TopK(recent_share=self.recent_share)
-        view = lambda i: LayerView(k=None, v=None, pos=ranking.pos[i], valid=ranking.valid[i], length=length)  # noqa: E731
+
+        def view(i):
+            return LayerView(k=None, v=None, pos=ranking.pos[i], valid=ranking.valid[i], length=length)
+
         protected = jnp.stack([select.protected(view(i), count[i]) for i in range(count.shape[0])])
         return select(ranking.replace(protected=protected), count) & (count > 0)[..., None]
 

@@ -15,7 +15,7 @@ from kvjax.train.forward import Attend, Hook
 #: What decides: (layer, k[d - 1] - offset of each token [b h t]) → logits ℓ; σ(ℓ) is how much of a token is merged.
 Decide = Callable[[int, Array], Array]
 #: A logit of which nothing is left: σ is 0, and so is its derivative.
-_NEVER = -1e9
+NEVER = -1e9
 
 
 def dimmed(x: Float[Array, "*a d"], share: Float32[Array, ""]) -> Float[Array, "*a d"]:
@@ -40,8 +40,11 @@ def accumulating(rope: Rope, decide: Decide, *, offset: float, share: Float32[Ar
         del weights
         d, t = inputs.k.shape[-1], inputs.k.shape[2]
         cos, sin = rope.cos_sin(jnp.broadcast_to(jnp.arange(t, dtype=jnp.int32), (inputs.k.shape[0], t)))
-        placed = lambda x, *at: dimmed(rope.rotate(x, cos[at], sin[at]), share)  # noqa: E731
-        logit = decide(layer, inputs.k_raw[..., -1].astype(jnp.float32) - offset).at[..., 0].set(_NEVER)
+
+        def placed(x, *at):
+            return dimmed(rope.rotate(x, cos[at], sin[at]), share)
+
+        logit = decide(layer, inputs.k_raw[..., -1].astype(jnp.float32) - offset).at[..., 0].set(NEVER)
         a = jax.nn.sigmoid(logit)
         x = jnp.concatenate([dimmed(inputs.k_raw, share), inputs.v], -1).astype(jnp.float32)
         sums, z = running_sums(x, merge_weight(query_neuron(inputs.q_raw), offset), a)

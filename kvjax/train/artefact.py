@@ -22,5 +22,5 @@ def artefact_of(
         data: what was read: source, sha256, samples, tokens.   run: what else decided the numbers: steps, seed, version.
         dtype: of the tables; of a built-in artefact float16.   passages: a sketch of the text that was read (`Artefact`).
     """
-    tables = tables_of(learner.result(lm, weights), dtype)
+    tables = tables_of(weights, dtype)
     return Artefact(learner.method, model_facts(lm), data, {**settings_of(learner), **run}, tables, passages)

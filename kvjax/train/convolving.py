@@ -37,14 +37,20 @@ class Convolving:
         view, keep = self.merged(weights, inputs, self.windows[layer])
         i = jnp.arange(inputs.q.shape[3])
         hidden = jnp.pad(~keep, ((0, 0), (0, 0), (0, len(i) - self.read)))[:, :, None, None] & (i >= self.read)[:, None]
-        behind = lambda own, merged: jnp.concatenate([merged, own[:, :, self.read :]], 2)  # noqa: E731
+
+        def behind(own, merged):
+            return jnp.concatenate([merged, own[:, :, self.read :]], 2)
+
         cut = inputs.replace(k=behind(inputs.k, view.k), v=behind(inputs.v, view.v))
         out = attend(cut, jnp.where(hidden, -jnp.inf, 0.0))
         return jnp.where((i < self.read)[:, None], attend(inputs), out), ()
 
     def merged(self, weights: PyTree, inputs: AttentionInputs, window: int | None) -> tuple[LayerView, Mask]:
         """The first part after the cut, and which of its slots stay."""
-        first = lambda x, axis: lax.slice_in_dim(x, 0, self.read, axis=axis)  # noqa: E731
+
+        def first(x, axis):
+            return lax.slice_in_dim(x, 0, self.read, axis=axis)
+
         part = AttentionInputs(q=first(inputs.q, 3), k=first(inputs.k, 2), v=first(inputs.v, 2))
         scores = lax.stop_gradient(causal_weights(part, window=window).sum(3).mean(2))
         rows, shape = scores.shape[0], scores.shape

@@ -16,7 +16,6 @@ A hook sees a layer's attention inputs and may add to its logits, mix several at
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +30,7 @@ from kvjax.train.attention import causal_attention
 Attend = Callable[..., Array]
 #: What stands in for it: hook(layer, weights, inputs, attend) -> (out [b h g t d], whatever a loss reads of the layer), where
 #: `weights` are the layer's share of `gates`.
-Hook = Callable[[int, Any, AttentionInputs, Attend], tuple[Array, PyTree]]
+Hook = Callable[[int, PyTree, AttentionInputs, Attend], tuple[Array, PyTree]]
 
 
 def plain(layer: int, weights: PyTree, inputs: AttentionInputs, attend: Attend) -> tuple[Float[Array, "b h g t d"], tuple[()]]:

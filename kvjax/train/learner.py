@@ -45,7 +45,7 @@ class Graded(NamedTuple):
 class Learner(Protocol):
     """What of a method is trained, and for what. A frozen dataclass of numbers: it is static where a step is compiled.
 
-    `init`, `loss` and `optimiser` are a method's own; `start`, `project`, `result`, `check` and `measure` may stay as they are.
+    `init` or `start`, `loss` and `optimiser` are a method's own; `project`, `check` and `measure` may stay as they are.
 
     Attributes:
         method: a name of `kvjax.methods`: whose artefact is made.
@@ -60,7 +60,10 @@ class Learner(Protocol):
         ...
 
     def start(self, key: Array, frozen: Frozen) -> PyTree:
-        """The trainable subtree of a model whose weights matter to it, too: in place of `init` where it is made of them."""
+        """The trainable subtree of a model whose weights matter to it, too: in place of `init` where it is made of them.
+
+        Where the model itself is trained, it is its `own_weights`, and the loss reads the model `with_weights`.
+        """
         return self.init(key, frozen.decoder)
 
     def loss(self, weights: PyTree, frozen: Frozen, batch: Batch, moment: Moment) -> Graded:
@@ -73,11 +76,6 @@ class Learner(Protocol):
 
     def project(self, weights: PyTree) -> PyTree:
         """Weights after a step, put back to where they may be."""
-        return weights
-
-    def result(self, lm: LanguageModel, weights: PyTree) -> PyTree:
-        """What an artefact holds of the weights after training: all of them; the model's parameters where those were trained."""
-        del lm
         return weights
 
     def check(self, model: Decoder, length: int) -> None:

@@ -18,7 +18,7 @@ from kvjax.types import Keys, Values
 Read = tuple[Array, Array, Array]
 
 
-def answered(answer: Bool[Array, "b t"], windows: tuple[int | None, ...]) -> Hook:
+def labelling(answer: Bool[Array, "b t"], windows: tuple[int | None, ...]) -> Hook:
     """A hook that leaves attention as it is and gives back keys, values and the mean attention of the answer's queries.
 
     Source: LookaheadKV, arXiv 2603.10899, section 3: the label, for every query head.
@@ -60,7 +60,7 @@ def soft_rows(
     """What learned tokens behind prompts pay each token of them, layer by layer; differentiable in the tokens and their updates.
 
     Args:
-        soft: the tokens, updates of all layers.   read: of the hook `answered`, whatever stands behind the prompts.
+        soft: the tokens, updates of all layers.   read: of the hook `labelling`, whatever stands behind the prompts.
         length: of each prompt.
     """
     embedded = soft.tokens.astype(frozen.params["embed"]["weight"].dtype)

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import random
 import signal
+import sys
 import threading
 import time
 from contextlib import chdir, suppress
@@ -94,12 +95,17 @@ def test_parameters_of_slurm():
         on_slurm.options("gpu")
 
 
-@pytest.mark.parametrize(("module", "check"), [("ray", on_ray.check), ("submitit", on_slurm.check)])
-def test_an_extra_that_is_missing_is_named(module, check):
-    if importlib.util.find_spec(module) is not None:
-        pytest.skip(f"{module} is installed")
-    with pytest.raises(ImportError, match="pip install 'kvjax"):
-        check()
+@pytest.mark.parametrize(
+    ("module", "make", "reason"),
+    [
+        ("ray", partial(on_ray.Ray, workers=2), r"--executor ray needs Ray: pip install 'kvjax\[ray\]', or take --executor local"),
+        ("submitit", partial(on_slurm.Slurm, workers=2, folder=Path()), r"--executor slurm needs submitit: .*kvjax\[slurm\]"),
+    ],
+)
+def test_an_extra_that_is_missing_is_named(monkeypatch, setup, module, make, reason):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=reason):
+        make(setup)
 
 
 def test_the_command_refuses_in_a_line(cli, haystack_file, tmp_path):

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import replace
 
 import pytest
 import typer
@@ -189,6 +190,15 @@ def test_every_method_has_a_kind_and_a_cell_or_a_reason(talker):
     assert [cell.budget for cell in some.measured] == [64] and list(some.left_out) == ["arkv at 16"]
     with pytest.raises(ValueError, match="unknown method 'nope'"):
         cells(["nope"], [0.5], talker.decoder, [64])
+
+
+def test_methods_whose_weights_are_the_models_own_want_a_model_that_was_trained_for_them(talker):
+    names = ["dmc", "neural_garbage_collection"]
+    plain = cells(names, [0.5], talker.decoder, [1024])
+    assert not plain.measured and set(plain.left_out) == set(names)
+    assert "kvjax train dmc --out FOLDER`, then --model MODEL+FOLDER" in plain.left_out["dmc"]
+    trained = cells(names, [0.5], replace(talker.decoder, retrofit="dmc of toy, 0123456789ab"), [1024])
+    assert [cell.name for cell in trained.measured] == ["dmc"] and list(trained.left_out) == ["neural_garbage_collection"]
 
 
 def test_a_merger_that_leaves_a_bias_is_decoded_apart():

@@ -24,19 +24,19 @@ def prompted(lm, prompt):
     return kvjax.prefill(lm, prompt, needs=policy_of(0).needs | policy_of(24).needs | {HiddenStates()})
 
 
-def transcribed(pre, hidden):
+def transcribed(pre, hidden, sinks):
     gate = lambda layer, x: kvzap.surrogate(np.asarray(x, np.float64), of_layer(surrogate_gate(hidden), layer)).T  # noqa: E731
     return Transcribed(
         pre,
-        lambda: kvzap.Head(16, threshold=THRESHOLD, window=WINDOW),
+        lambda: kvzap.Head(16, threshold=THRESHOLD, window=WINDOW, sinks=sinks),
         lambda layer, inputs: gate(layer, np.asarray(inputs.x)[0]),
         lambda layer: gate(layer, pre.rows[0].evidence[layer].hidden_states()[0]),
     )
 
 
-@pytest.mark.parametrize("hidden", [0, 24])
-def test_prompt_and_64_steps_are_the_transcription(lm, prompted, hidden):
-    policy, rule = policy_of(hidden), transcribed(prompted, hidden)
+@pytest.mark.parametrize(("hidden", "sinks"), [(0, 0), (24, 4)])
+def test_prompt_and_64_steps_are_the_transcription(lm, prompted, hidden, sinks):
+    policy, rule = policy_of(hidden, sinks=sinks), transcribed(prompted, hidden, sinks)
     cache = kvjax.compress(prompted, policy)
     rule.check_prompt(cache)
     out = kvjax.decode(lm, cache, policy, max_new_tokens=STEPS, stop=(), return_logits=True)
@@ -49,6 +49,18 @@ def test_what_goes_is_freed(prompted):
     assert cache.slot_nbytes == full.slot_nbytes + 4
     assert cache.lengths.sum() < 0.6 * full.lengths.sum()
     assert cache.slots < 0.7 * full.slots
+
+
+def firsts(cache):
+    """How many of the first four tokens each head holds."""
+    return [int((pos < 4).sum()) for layer in range(3) for pos in cache.kept(layer)[0]]
+
+
+def test_first_tokens_stay_where_they_are_asked_for(prompted):
+    """By default they are judged as all others are, and some go."""
+    without, kept = (kvjax.compress(prompted, policy_of(24, **given)) for given in ({}, {"sinks": 4}))
+    assert firsts(kept) == [4] * 6 and min(firsts(without)) < 4
+    np.testing.assert_array_equal(kept.lengths - without.lengths, 4 - np.reshape(firsts(without), without.lengths.shape))
 
 
 def test_the_prompt_alone(lm, prompted):

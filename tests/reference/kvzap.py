@@ -1,6 +1,7 @@
 """KVzap (arXiv 2601.07891): a map of hidden states predicts the logarithm of KVzip's score; what is low and not recent goes.
 
-Token i is judged when the newest token is t and t - i >= window: what scores below the threshold is dropped. Where nothing would
+Token i is judged when the newest token is t and t - i >= window: what scores below the threshold is dropped, unless it is one of
+the first. Where nothing would
 be left of a head (a window of 0), its best slot stays.
 """
 
@@ -32,8 +33,9 @@ def surrogate(x: Float[np.ndarray, "n e"], weights: dict) -> Float[np.ndarray, "
 class Head:
     """One KV head: after every piece what has left the window below the threshold goes."""
 
-    def __init__(self, d: int, *, threshold: float, window: int):
+    def __init__(self, d: int, *, threshold: float, window: int, sinks: int = 0):
         self.held, self.scores, self.threshold, self.window = Held.empty(d), np.zeros(0), threshold, window
+        self.sinks = sinks
 
     def extend(
         self,
@@ -45,7 +47,7 @@ class Head:
         """(output, positions held afterwards)."""
         out = self.held.extend(q, k, v)
         self.scores = np.append(self.scores, scores)
-        stays = (self.held.pos >= self.held.seen - self.window) | (self.scores >= self.threshold)
+        stays = (self.held.pos >= self.held.seen - self.window) | (self.scores >= self.threshold) | (self.held.pos < self.sinks)
         if not stays.any():
             stays[np.argmax(self.scores)] = True
         self.held.keep(stays)

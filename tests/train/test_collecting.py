@@ -7,7 +7,7 @@ import pytest
 
 import kvjax
 import models
-from kvjax.train import Frozen, forward, stacked
+from kvjax.train import Frozen, forward, own_weights, stacked
 from kvjax.train.collecting import advantages, best, block_scores, collecting, draw_blocks, forgotten, generate
 from kvjax.train.learner import Moment
 from kvjax.train.learners import NeuralGarbageCollection
@@ -88,33 +88,33 @@ def small():
     """A decoder of one layer, two texts, and the learner's loss of them as one program of the weights and the step."""
     lm = models.random(models.llama.config(toy_config(num_hidden_layers=1)), seed=0)
     batch = jax.tree.map(lambda x: x[0], stacked(texts(2, length=12)))
-    frozen, zero = Frozen.of(lm), LEARNER.init(jax.random.key(0), lm.decoder)
+    frozen, start = Frozen.of(lm), own_weights(lm.params)
 
     def loss(weights, step):
         return LEARNER.loss(weights, frozen, batch, Moment(step=step, key=jax.random.key(0), steps=10))
 
-    return loss, zero
+    return loss, start
 
 
 def test_the_first_part_is_training_as_usual_and_the_second_keeps_a_share(small):
-    loss, zero = small
-    early, late = (jax.jit(loss)(zero, jnp.int32(step)) for step in (4, 5))
+    loss, start = small
+    early, late = (jax.jit(loss)(start, jnp.int32(step)) for step in (4, 5))
     assert early.kept == 1 and early.terms["memory"] == 0 and late.kept == 0.5 and np.isfinite(late.loss)
 
 
 @pytest.mark.slow
 def test_gradients_follow_rewards(small, monkeypatch):
     """Where no answer is right, nothing is learned; where one rollout is worth more, queries that drew its blocks are."""
-    loss, zero = small
+    loss, start = small
 
     def gradient(gain):
         monkeypatch.setattr("kvjax.train.learners.neural_garbage_collection.advantages", gain)
-        return jax.jit(jax.grad(lambda w: loss(w, jnp.int32(5)).loss))(zero)
+        return jax.jit(jax.grad(lambda w: loss(w, jnp.int32(5)).loss))(start)
 
     still = gradient(jnp.zeros_like)
     assert not any(np.any(x) for x in jax.tree.leaves(still))
     moved = gradient(lambda reward: jnp.ones_like(reward).at[:, 1:].set(-0.5))
-    assert np.any(moved["layers"][0]["attention"]["q"]["weight"]) and all(np.isfinite(x).all() for x in jax.tree.leaves(moved))
+    assert np.any(moved["layers.0.attention.q.weight"]) and all(np.isfinite(x).all() for x in jax.tree.leaves(moved))
 
 
 def test_prompts_that_are_no_whole_blocks_are_refused(lm):

@@ -11,13 +11,15 @@ import pytest
 import kvjax
 import models
 from kvjax.artefacts import retrofitted
-from kvjax.artefacts.artefact import load
+from kvjax.artefacts.artefact import load, save
 from kvjax.artefacts.retrofit import own_weights, with_weights
-from kvjax.train import Example, Examples, Frozen, Moment, forward, stacked, train, untrained
+from kvjax.evidence import GateValues
+from kvjax.gates import KeyNeuron
+from kvjax.train import Example, Examples, Frozen, Moment, artefact_of, forward, stacked, train, untrained
 from kvjax.train.accumulated import accumulating
 from models import llama, mistral
 from tests.conftest import ids_of, toy_config
-from tests.methods.simulation import kept_by
+from tests.methods.simulation import kept_by, same_kept
 from tests.reference import dmc as slow
 from tests.reference.rotary import frequencies
 from tests.train.checks import NOW, STEPS, cut_and_taken_up, falls, kept_in, part, slopes, source
@@ -104,9 +106,9 @@ def test_training_merges_more_and_no_cut_changes_a_bit(tiny, whole, tmp_path):
 def test_a_retrofitted_model_is_served_from_its_folder(tiny, whole, tmp_path):
     folder = kept_in(tmp_path / "dmc", tiny, DMC_TOY, whole.weights)
     made, policy = retrofitted(tiny, folder), kvjax.methods.dmc(artefact=folder)
-    assert policy == kvjax.methods.dmc(offset=OFFSET) and made.name == f"random-0+dmc-{load(folder).digest}"
+    assert policy.merge == kvjax.methods.dmc(offset=OFFSET).merge and made.name == f"random-0+dmc-{load(folder).digest}"
     old, new = tiny.params["layers"][0], made.params["layers"][0]
-    np.testing.assert_array_equal(new["attention"]["q"]["weight"], whole.weights["attention"]["q"]["weight"][0])
+    np.testing.assert_array_equal(new["attention"]["q"]["weight"], whole.weights["layers.0.attention.q.weight"])
     np.testing.assert_array_equal(new["mlp"]["up"]["weight"], old["mlp"]["up"]["weight"])
     cache = kvjax.compress(kvjax.prefill(made, ids_of(40), needs=policy), policy)
     assert (cache.lengths < 40).all()
@@ -117,12 +119,54 @@ def test_a_retrofitted_model_is_served_from_its_folder(tiny, whole, tmp_path):
         retrofitted(made, folder)
 
 
+def test_an_artefact_is_served_by_the_model_that_holds_its_weights_alone(lm, tmp_path):
+    """Any other model is refused before it reads the prompt, and its prompts before they are cut; without an artefact none is."""
+    one, two = (own_artefact(lm, scale) for scale in (1.0, 1.01))
+    policy, ids = kvjax.methods.dmc(artefact=one), ids_of(24)
+    assert policy == kvjax.methods.dmc(artefact=save(one, tmp_path / "one")) != kvjax.methods.dmc(artefact=two)
+    for wrong, holds in ((lm, "the weights it came with"), (retrofitted(lm, two), f"those of {two.origin}")):
+        reason = rf"{one.origin}, whose weights are the model's own; this model has {holds}: .*models.load\(\"MODEL\+FOLDER\"\)"
+        for refused in (
+            lambda: kvjax.prefill(wrong, ids, needs=policy),  # noqa: B023
+            lambda: kvjax.prefill(wrong, ids, streaming=policy),  # noqa: B023
+            lambda: policy.check(wrong.decoder, 24),  # noqa: B023
+        ):
+            with pytest.raises(ValueError, match=reason):
+                refused()
+    mine = retrofitted(lm, one)
+    assert mine.decoder.retrofit == models.share_layers(mine, every=1).decoder.retrofit == one.origin
+    cache = kvjax.compress(kvjax.prefill(mine, ids, needs=policy), policy)
+    plain = kvjax.methods.dmc(offset=OFFSET)
+    assert plain.score.gate == GateValues.of(KeyNeuron(), {}) != policy.score.gate
+    same_kept(kept_by(cache), kept_by(kvjax.compress(kvjax.prefill(lm, ids, needs=plain), plain)))
+
+
+def own_artefact(lm, scale: float):
+    """The model's own queries as if DMC had trained them."""
+    weights = jax.tree.map(lambda x: scale * x, own_weights(lm.params, ("attention.q",)))
+    return artefact_of(lm, DMC_TOY, weights, data={}, run={})
+
+
 def test_own_weights_are_put_back_to_the_bit(lm):
-    for paths in ((), ("attention.q", "mlp")):
+    for paths in ((), ("layers",), ("attention.q", "mlp")):
         weights = own_weights(lm.params, paths)
         jax.tree.map(np.testing.assert_array_equal, with_weights(lm.params, weights), lm.params)
-    assert {part: set(maps) for part, maps in weights.items()} == {"attention": {"q"}, "mlp": {"gate", "up", "down"}}
-    assert weights["mlp"]["up"]["weight"].shape == (3, 96, 64)
+    maps = ("attention.q", "mlp.gate", "mlp.up", "mlp.down")
+    assert set(weights) == {f"layers.{layer}.{name}.weight" for layer in range(3) for name in maps}
+    assert weights["layers.2.mlp.up.weight"].shape == (96, 64)
+    everything, layers = set(own_weights(lm.params)), set(own_weights(lm.params, ("layers",)))
+    assert {name.split(".")[0] for name in everything - layers} == set(lm.params) - {"layers"}
+    doubled = with_weights(lm.params, {name: 2 * x for name, x in weights.items()})
+    old, new = lm.params["layers"][1], doubled["layers"][1]
+    np.testing.assert_array_equal(new["mlp"]["up"]["weight"], 2 * old["mlp"]["up"]["weight"])
+    np.testing.assert_array_equal(new["attention"]["k"]["weight"], old["attention"]["k"]["weight"])
+
+
+def test_weights_of_other_shapes_are_refused(lm):
+    made = own_artefact(lm, 1.0)
+    short = replace(made, tables={name: x[:8] for name, x in made.tables.items()})
+    with pytest.raises(ValueError, match=r"layers.0.attention.q.weight: \(64, 64\) in the model, \(8, 64\) given.*train them"):
+        retrofitted(lm, short)
 
 
 @pytest.mark.slow
@@ -139,7 +183,7 @@ def test_what_pads_a_text_changes_no_loss(tiny):
     [
         ({"ratio": 1.0}, "above 1; got 1.0"),
         ({"fade": 0.6, "hold": 0.4}, "shares of a run that leave some of it; got 0.6 and 0.4"),
-        ({"paths": ("attention.z",)}, "a layer has no attention.z; it has attention.k.weight"),
+        ({"paths": ("attention.z",)}, "a model has no attention.z; it has embed.weight, head.weight, layers.0.attention.k"),
     ],
 )
 def test_what_cannot_be_is_refused(tiny, changes, reason):

@@ -8,7 +8,7 @@ import pytest
 import kvjax
 from kvjax.gates import SoftTokens
 from kvjax.train import Example, Examples, Frozen, plain, train, untrained
-from kvjax.train.soft_rows import answered, soft_rows
+from kvjax.train.soft_rows import labelling, soft_rows
 from tests.conftest import ids_of
 from tests.method_cases import soft_tokens
 from tests.reference.attention import attention_rows
@@ -28,7 +28,7 @@ def paid_by(lm, weights, examples):
 
     @jax.jit
     def both(frozen, soft):
-        _, read = frozen.forward(batch.tokens, hook=answered(batch.label, frozen.decoder.windows))
+        _, read = frozen.forward(batch.tokens, hook=labelling(batch.label, frozen.decoder.windows))
         return soft_rows(frozen, soft, read, batch.prompt.sum(-1, dtype=jnp.int32))
 
     return both(Frozen.of(lm), SoftTokens.of(weights, LOOKAHEAD.alpha))
@@ -52,7 +52,7 @@ def test_what_they_pay_is_what_is_served(lm):
 def test_labels_are_the_transcription_and_the_text_is_read_as_it_is(lm):
     examples = [Example(tuple(ids_of(40, 3)), (False,) * N + (True,) * 16)]
     tokens, frozen = part(lm, LOOKAHEAD, examples).tokens, Frozen.of(lm)
-    inner = answered(jnp.arange(40)[None] >= N, lm.decoder.windows)
+    inner = labelling(jnp.arange(40)[None] >= N, lm.decoder.windows)
 
     def look(layer, weights, inputs, attend):
         out, read = inner(layer, weights, inputs, attend)

@@ -67,7 +67,10 @@ def bytes_per_token(decoder: Decoder, policy: Named, dtype: str = "bfloat16") ->
 def parameters(decoder: Decoder) -> int:
     """Weights of the model; one layer is traced, the others are like it."""
     found = jax.eval_shape(lambda: one_layer(decoder).init(jax.random.key(0), jnp.bfloat16))
-    count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))  # noqa: E731
+
+    def count(tree):
+        return sum(x.size for x in jax.tree.leaves(tree))
+
     return count(found) + (decoder.layers - 1) * count(found["layers"])
 
 

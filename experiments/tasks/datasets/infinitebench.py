@@ -98,7 +98,10 @@ class InfiniteBench(DatasetTask):
 
     def _parts(self, row: Record) -> Asked:
         texts, values = self._texts, self._values(row)
-        without = lambda part: _without(texts[part].format(**values), texts.get(f"not_in_{part}", ""))  # noqa: E731
+
+        def without(part: str) -> str:
+            return _without(texts[part].format(**values), texts.get(f"not_in_{part}", ""))
+
         return Asked(without("context"), without("question"), texts["prefix"])
 
     def _values(self, row: Record) -> dict[str, str]:
@@ -130,7 +133,10 @@ class InfiniteBench(DatasetTask):
 def tasks(folder: Path | None = None, protocol: Asking = OFFICIAL) -> tuple[InfiniteBench, ...]:
     """All tasks, from TASK.jsonl in `folder` (default: infinitebench in `datasets_folder()`), else from the hub."""
     files = folder or datasets_folder() / "infinitebench"
-    made = lambda name: LocalOrHub(Local(files / f"{name}.jsonl"), Hub(f"{FOLDER}{name}.jsonl"))  # noqa: E731
+
+    def made(name: str) -> LocalOrHub:
+        return LocalOrHub(Local(files / f"{name}.jsonl"), Hub(f"{FOLDER}{name}.jsonl"))
+
     return tuple(InfiniteBench(name, made(name), protocol) for name in GRADES)
 
 

@@ -60,7 +60,9 @@ class LongBench(DatasetTask):
         return Rules(self._whole, self._texts["new_tokens"], self._best)
 
     def kvpress(self) -> Rules:
-        stripped = lambda answer, references: self._best(answer.lstrip(), references)  # noqa: E731
+        def stripped(answer: str, references: Sequence[str]) -> float:
+            return self._best(answer.lstrip(), references)
+
         return Rules(self._parts, self._texts["new_tokens"] + MORE_TOKENS, stripped)
 
     def references(self, row: Record) -> tuple[str, ...]:

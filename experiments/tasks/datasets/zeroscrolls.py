@@ -90,5 +90,8 @@ class ZeroScrolls(OwnRules):
 def tasks(folder: Path | None = None) -> tuple[ZeroScrolls, ...]:
     """All tasks, from TASK/validation.jsonl in `folder` (default: zeroscrolls in `datasets_folder()`), else from the hub's zip."""
     files, file = folder or datasets_folder() / "zeroscrolls", "{}/validation.jsonl".format
-    hub = lambda name: Hub(f"{FOLDER}{name}.zip", file(name))  # noqa: E731
+
+    def hub(name: str) -> Hub:
+        return Hub(f"{FOLDER}{name}.zip", file(name))
+
     return tuple(ZeroScrolls(name, LocalOrHub(Local(files / file(name)), hub(name))) for name in NEW_TOKENS)

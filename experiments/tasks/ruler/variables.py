@@ -46,8 +46,13 @@ class VariableTracking(Generated):
 
     def _example(self, request: Request, least: int) -> str:
         """One solved prompt, as long as fits into 500 tokens."""
-        write = lambda amount: self._solved(request.draw(f"{self.NAME}/example"), amount)  # noqa: E731
-        fits = lambda amount: len(encode_plain(request.lm, write(amount))) <= EXAMPLE_TOKENS  # noqa: E731
+
+        def write(amount: int) -> str:
+            return self._solved(request.draw(f"{self.NAME}/example"), amount)
+
+        def fits(amount: int) -> bool:
+            return len(encode_plain(request.lm, write(amount))) <= EXAMPLE_TOKENS
+
         return write(largest(fits, least) if fits(least) else least)
 
     def _solved(self, draw: random.Random, amount: int) -> str:

@@ -57,7 +57,10 @@ class Group:
         cls, cache: KVCache, left: Stacked, due: Bool[Array, "l b h"], *, first: Number, count: int, padded_slots: int
     ) -> "Group":
         """`count` layers from `first` on; regions are padded to `padded_slots`."""
-        some = lambda x: lax.dynamic_slice_in_dim(x, first, count)  # noqa: E731
+
+        def some(x):
+            return lax.dynamic_slice_in_dim(x, first, count)
+
         i, start, length = jnp.arange(padded_slots, dtype=jnp.int32), some(cache.start), some(cache.length)
         return cls(
             layers=first + jnp.arange(count, dtype=jnp.int32),

@@ -24,7 +24,10 @@ def mean_budget(group: Group) -> Int32[Array, " b"]:
 def bounded(wish: Int32[Array, "l b h"], total: Int32[Array, " b"], most: Int32[Array, "l b h"]) -> Int32[Array, "l b h"]:
     """Integers of 1 .. most that sum to the total (to Σ most where that is less), in proportion to what was wished for."""
     layers, b, h = wish.shape
-    flat = lambda x: jnp.moveaxis(x, 1, 0).reshape(b, layers * h)  # noqa: E731
+
+    def flat(x):
+        return jnp.moveaxis(x, 1, 0).reshape(b, layers * h)
+
     high = flat(jnp.maximum(most, 1))
     given = exact_alloc(flat(wish).astype(jnp.float32), total, jnp.ones_like(high), high)
     return jnp.moveaxis(given.reshape(b, layers, h), 1, 0)

@@ -100,7 +100,10 @@ class _Tiers:
 def _rows(reader: Reader, source: KVCache, target: KVCache, layer: Layer, slots: Int32[Array, "b h m"], *, stores):
     """Slots of one tier as the rows of another."""
     old, new = (reader.encode.stores[i].at(layer) for i in stores)
-    taken = lambda pool: jnp.take(pool, slots, axis=0, mode="clip")  # noqa: E731
+
+    def taken(pool):
+        return jnp.take(pool, slots, axis=0, mode="clip")
+
     k, v = old.take(source, layer, slots, reader.dtype)
     pos, fitted = taken(source.pos), target.fitted_of(layer)
     coded = [codec.encode(x, pos.astype(jnp.int32), p) for codec, x, p in zip(new.codecs, (k, v), fitted, strict=True)]

@@ -10,5 +10,8 @@ def append(pools, rows, start, length, count):
     """See `api.append`."""
     t, slots = jax.tree.leaves(rows)[0].shape[2], jax.tree.leaves(pools)[0].shape[0]
     where = behind(start, length, count, t=t, slots=slots).reshape(-1)
-    put = lambda pool, new: pool.at[where].set(new.reshape(-1, *pool.shape[1:]).astype(pool.dtype), mode="drop")  # noqa: E731
+
+    def put(pool, new):
+        return pool.at[where].set(new.reshape(-1, *pool.shape[1:]).astype(pool.dtype), mode="drop")
+
     return jax.tree.map(put, pools, rows)

@@ -55,5 +55,8 @@ def _look_up(table, codes):
     """sum_m table[m, codes[:, m]] -> [r, block]."""
     index = codes.T.astype(jnp.int32)
     zeros = jnp.zeros((codes.shape[0], table.shape[2]))
-    add = lambda m, total: total + table[m].at[index[m]].get(mode="clip")  # noqa: E731
+
+    def add(m, total):
+        return total + table[m].at[index[m]].get(mode="clip")
+
     return lax.fori_loop(0, table.shape[0], add, zeros).T

@@ -11,7 +11,10 @@ def compact(pools, start, moves):
     """Definition of `api.compact`."""
     size = jax.tree.leaves(pools)[0].shape[0]
     real = jnp.arange(moves.sources.shape[-1]) < moves.count[..., None]
-    at = lambda offsets: jnp.where(real, start[..., None] + offsets, size).reshape(-1)  # noqa: E731
+
+    def at(offsets):
+        return jnp.where(real, start[..., None] + offsets, size).reshape(-1)
+
     look_up = jnp.arange(size).at[at(moves.targets)].set(at(moves.sources), mode="drop")
     return jax.tree.map(lambda x: x[look_up], pools)
 
@@ -43,5 +46,8 @@ def move_regions(source, old, new, length, *, slots: int):
     offset = jnp.arange(slots)[:, None] - new
     mine = (offset >= 0) & (offset < length)
     look_up = jnp.where(mine, old + offset, 0).sum(1)
-    clear = lambda x: mine.any(1).reshape(-1, *(1,) * (x.ndim - 1))  # noqa: E731
+
+    def clear(x):
+        return mine.any(1).reshape(-1, *(1,) * (x.ndim - 1))
+
     return jax.tree.map(lambda x: jnp.where(clear(x), x[look_up], 0), source)

@@ -15,8 +15,12 @@ def compact(pools, start, moves):
     start, sources, targets, count = map(flat, (start[..., None], moves.sources, moves.targets, moves.count[..., None]))
 
     def move(r, i, pools):
-        row = lambda x: lax.dynamic_slice_in_dim(x, start[r, 0] + sources[r, i], 1)  # noqa: E731
-        put = lambda x: lax.dynamic_update_slice_in_dim(x, row(x), start[r, 0] + targets[r, i], 0)  # noqa: E731
+        def row(x):
+            return lax.dynamic_slice_in_dim(x, start[r, 0] + sources[r, i], 1)
+
+        def put(x):
+            return lax.dynamic_update_slice_in_dim(x, row(x), start[r, 0] + targets[r, i], 0)
+
         return jax.tree.map(put, pools)
 
     return each(count[:, 0], move, pools)
@@ -61,8 +65,12 @@ def move_regions(source, old, new, length, *, slots: int):
     old, new, length = (x.reshape(-1) for x in (old, new, length))
 
     def block(r, i, pools):
-        rows = lambda x: lax.dynamic_slice_in_dim(x, old[r] + i * BLOCK, BLOCK)  # noqa: E731
-        put = lambda pool, x: lax.dynamic_update_slice_in_dim(pool, rows(x), new[r] + i * BLOCK, 0)  # noqa: E731
+        def rows(x):
+            return lax.dynamic_slice_in_dim(x, old[r] + i * BLOCK, BLOCK)
+
+        def put(pool, x):
+            return lax.dynamic_update_slice_in_dim(pool, rows(x), new[r] + i * BLOCK, 0)
+
         return jax.tree.map(put, pools, source)
 
     return each(-(-length // BLOCK), block, pools)
@@ -70,7 +78,10 @@ def move_regions(source, old, new, length, *, slots: int):
 
 def each(count, f, pools):
     """f(region, i, pools) for i < count of every region, one after the other."""
-    region = lambda r, pools: lax.fori_loop(0, count[r], lambda i, pools: f(r, i, pools), pools)  # noqa: E731
+
+    def region(r, pools):
+        return lax.fori_loop(0, count[r], lambda i, pools: f(r, i, pools), pools)
+
     return lax.fori_loop(0, count.shape[0], region, pools)
 
 

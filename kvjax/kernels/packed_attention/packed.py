@@ -1,12 +1,11 @@
 """Keys, or values, of a pool as codes, with exact rows beside them."""
 
-from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float32, Int32, PyTree
 
-from kvjax.types import Number
+from kvjax.types import Leaf, Number
 
 
 @struct.dataclass
@@ -26,7 +25,7 @@ class Packed:
     scale: PyTree
     low: PyTree
     tail: PyTree
-    coded: Any
+    coded: Int32[Array, "b h"] | Leaf
     bits: int = struct.field(pytree_node=False)
     page: int = struct.field(pytree_node=False, default=1)
     sinks: int = struct.field(pytree_node=False, default=0)

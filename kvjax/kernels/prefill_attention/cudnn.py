@@ -59,7 +59,10 @@ def _joined(own, before, there):
     (out, lse), (before, before_lse) = own, before
     before_lse = jnp.where(there, before_lse, -jnp.inf)
     both = jnp.logaddexp(lse, before_lse)
-    share = lambda part, of: jnp.exp(of - both)[..., None] * part.astype(jnp.float32)  # noqa: E731
+
+    def share(part, of):
+        return jnp.exp(of - both)[..., None] * part.astype(jnp.float32)
+
     return share(out, lse) + jnp.where(there, share(before, before_lse), 0), both
 
 

@@ -70,7 +70,10 @@ def _split(rows, k, v, region, slot, blocks, held, config: Config):
     """(out [items 16 d], high, total [items 64]) of an online softmax for each item."""
     d, items, block, stages = rows.shape[-1], region.size, config.block, config.stages
     tiles = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
-    shared = lambda *shape: plgpu.SMEM(shape, k.dtype, transforms=tiles)  # noqa: E731
+
+    def shared(*shape):
+        return plgpu.SMEM(shape, k.dtype, transforms=tiles)
+
     kernel = plgpu.kernel(
         partial(_attend, scale=math.log2(math.e) / math.sqrt(d), config=config),
         out_type=[
@@ -96,7 +99,9 @@ def _attend(
     item, block, d = lax.axis_index("item"), config.block, q_here.shape[-1]
     first, count, left = slot[item], blocks[item], held[item]
     column = plgpu.broadcasted_iota(jnp.int32, (ROWS, block), 1, layout=plgpu.Layout.WGMMA)
-    by_row = lambda value: plgpu.layout_cast(jnp.full((ROWS,), value, jnp.float32), plgpu.Layout.WGMMA.reduce(1))  # noqa: E731
+
+    def by_row(value):
+        return plgpu.layout_cast(jnp.full((ROWS,), value, jnp.float32), plgpu.Layout.WGMMA.reduce(1))
 
     def fetch(i):
         stage, at = lax.rem(i, config.stages), pl.multiple_of(first + i * block, 8)

@@ -66,7 +66,10 @@ def split_attention(q, k, v, pos, where, length, q_pos, bias, *, window, listed:
     b, h, g, _, d = q.shape
     lists, items, how = b * h, config.programs + b * h, _products(q, k, window, config)
     how, bias = _biased(how, bias, q)
-    float32 = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
+
+    def float32(*shape):
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
+
     shared = dict(R=lists, R2=triton.next_power_of_2(lists), PROGRAMS=config.programs)
     parts = jt.triton_call(
         q, k, v, pos, where, length, q_pos, bias, kernel=split.attend, grid=(items,), num_stages=config.stages, LISTED=listed,

@@ -93,7 +93,10 @@ def rows_of(q: Float[Array, "b h g t d"]) -> Float32[Array, "regions r d"]:
 def _attend_blocks(pools, rows, at, held, q_pos, *, window, block: int):
     """Softmax of w blocks by themselves, `held` slots from `at` on: greatest scores [w r], sums [w r], weighted values [w r d]."""
     last = pools[0].shape[0] - block
-    sliced = lambda x: jax.vmap(lambda a: lax.dynamic_slice_in_dim(x, a, block))(jnp.minimum(at, last))  # noqa: E731
+
+    def sliced(x):
+        return jax.vmap(lambda a: lax.dynamic_slice_in_dim(x, a, block))(jnp.minimum(at, last))
+
     slot = jnp.minimum(at, last)[:, None] + jnp.arange(block, dtype=jnp.int32)  # a slice that would run off the end moves
     there = (slot >= at[:, None]) & (slot < (at + held)[:, None])
     keys, values = (sliced(x).astype(jnp.float32) for x in pools[:2])
@@ -127,7 +130,10 @@ def _fold(carry, region, high, total, out):
 def _scores(rows, pools, at, held, q_pos, window, *, block: int):
     """Scores [r, block] of the block that starts at slot `at`, -inf where a row does not see the slot."""
     k, pos, bias = pools
-    sliced = lambda x: lax.dynamic_slice_in_dim(x, at, block)  # noqa: E731
+
+    def sliced(x):
+        return lax.dynamic_slice_in_dim(x, at, block)
+
     keys = sliced(k).astype(jnp.float32)
     if rows.shape[0] <= 8:  # a small product spends longer packing its operands than multiplying them
         scores = (rows[:, None, :] * keys[None]).sum(-1)

@@ -29,7 +29,10 @@ def select(rank, k):
         return low, high, jnp.where(enough & ~found, many, count)
 
     low = jnp.min(jnp.where(rank == 0, jnp.uint32(0xFFFFFFFF), rank), -1)
-    searching = lambda state: ((state[2] != k) & (state[1] > state[0])).any()  # noqa: E731
+
+    def searching(state):
+        return ((state[2] != k) & (state[1] > state[0])).any()
+
     low, _, count = lax.while_loop(searching, halve, (low, rank.max(-1), reached(low)))
     return lax.cond((count == k).all(), _at_least, _with_ties, rank, low[:, None], k[:, None])
 
@@ -39,7 +42,10 @@ def _counting(rank: UInt32[Array, "r n"]) -> Callable[[UInt32[Array, " r"]], Int
 
     A CPU compares signed numbers faster, and adds whole vectors of comparisons three times faster than along a row.
     """
-    signed = lambda x: lax.bitcast_convert_type(x ^ jnp.uint32(0x80000000), jnp.int32)  # noqa: E731
+
+    def signed(x):
+        return lax.bitcast_convert_type(x ^ jnp.uint32(0x80000000), jnp.int32)
+
     padded = jnp.pad(rank, [(0, 0), (0, -rank.shape[-1] % _FOLDS)])
     parts = jnp.split(signed(padded), _FOLDS, axis=-1)
     return lambda threshold: sum((part >= signed(threshold)[:, None]).astype(jnp.int32) for part in parts).sum(-1)

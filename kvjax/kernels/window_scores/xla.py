@@ -63,7 +63,10 @@ def _denominators(products, rows: tuple[int, ...], block: int, whole: int, rest:
 def _products(q, k, pos, valid, length, first, size: int) -> Float32[Array, "b h g w size"]:
     """Scaled products with keys first .. first + size - 1, -inf where a query does not see the slot."""
     w, d = q.shape[3:]
-    part = lambda x: lax.dynamic_slice_in_dim(x, first, size, axis=2)  # noqa: E731
+
+    def part(x):
+        return lax.dynamic_slice_in_dim(x, first, size, axis=2)
+
     z = jnp.einsum("bhgwd,bhnd->bhgwn", q, part(k), preferred_element_type=jnp.float32) / math.sqrt(d)
     at = length[:, None] - w + jnp.arange(w)
     sees = part(valid)[:, :, None, None, :] & (part(pos)[:, :, None, None, :] <= at[:, None, None, :, None])

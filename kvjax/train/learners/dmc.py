@@ -14,7 +14,7 @@ from jaxtyping import Array, Float32, PyTree
 
 from kvjax.artefacts.retrofit import own_weights, with_weights
 from kvjax.protocols import Decoder
-from kvjax.train.accumulated import accumulating
+from kvjax.train.accumulated import NEVER, accumulating
 from kvjax.train.batch import Batch
 from kvjax.train.delayed import evicted_share, token_noise
 from kvjax.train.frozen import Frozen
@@ -33,13 +33,13 @@ class DMC(Learner):
 
     Args:
         ratio: CR at the end.   offset: of the neurons.   temperature: τ.   weight: of the second term.   fade, hold: see above.
-        paths: of a layer's weights that are trained, such as attention.q; none: all of them.
+        paths: parts of the paths of what is trained, such as attention.q (`own_weights`).
         rate: Adam's learning rate, constant.   clip: of the gradient's norm.
 
     What is made is the model's: `kvjax.artefacts.retrofitted(lm, artefact)` puts it in place.
     Source: DMC, arXiv 2403.09636, section 3, as released.
     Differs: a slot accumulates all of its tokens (the release: the last 12 at most), as it is served; embeddings, the last norm and
-    the head stay as they are.
+    the head stay as they are, unless `paths` names them.
     """
 
     method: ClassVar[str] = "dmc"
@@ -49,7 +49,7 @@ class DMC(Learner):
     weight: float = 1.0
     fade: float = 0.2
     hold: float = 0.1
-    paths: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ("layers",)
     rate: float = 3e-5
     clip: float = 1.0
 
@@ -75,7 +75,7 @@ class DMC(Learner):
     def decide(self, moment: Moment, layer: int, logit: Float32[Array, "b h t"]) -> Float32[Array, "b h t"]:
         """Noisy logits; those of tokens that all open slots while the neurons fade."""
         noisy = token_noise(jax.random.fold_in(moment.key, layer), logit, self.temperature)
-        return jnp.where(moment.progress >= self.fade, noisy, -1e9)
+        return jnp.where(moment.progress >= self.fade, noisy, NEVER)
 
     def read_still(self, moment: Moment) -> Float32[Array, ""]:
         """How much of the neurons' coordinates attention reads."""

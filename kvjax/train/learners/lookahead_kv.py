@@ -19,7 +19,7 @@ from kvjax.train.learner import Graded, Learner, Moment
 from kvjax.train.ranks import rank_correlation
 from kvjax.train.regression import score_kl
 from kvjax.train.schedules import cosine
-from kvjax.train.soft_rows import answered, soft_rows
+from kvjax.train.soft_rows import labelling, soft_rows
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class LookaheadKV(Learner):
     def loss(self, weights: PyTree, frozen: Frozen, batch: Batch, moment: Moment) -> Graded:
         del moment
         prompt = batch.prompt
-        _, read = frozen.forward(batch.tokens, hook=answered(batch.label, frozen.decoder.windows))
+        _, read = frozen.forward(batch.tokens, hook=labelling(batch.label, frozen.decoder.windows))
         paid = soft_rows(frozen, SoftTokens.of(weights, self.alpha), read, prompt.sum(-1, dtype=jnp.int32))
         told = prompt[:, None, None, None]
         wanted, score = (jnp.where(told, x, 0.0) for x in (jnp.stack([label for *_, label in read], axis=1), paid))

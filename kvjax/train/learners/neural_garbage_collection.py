@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
-from kvjax.protocols import Decoder, LanguageModel
+from kvjax.artefacts.retrofit import own_weights, with_weights
+from kvjax.protocols import Decoder
 from kvjax.train.answered import answered
 from kvjax.train.batch import Batch
 from kvjax.train.collecting import advantages, best, collecting, draw_blocks, generate
@@ -20,7 +21,6 @@ from kvjax.train.forward import Hook, forward
 from kvjax.train.frozen import Frozen
 from kvjax.train.learner import Graded, Learner, Moment
 from kvjax.train.losses import cross_entropy
-from kvjax.train.own_weights import changed, no_change
 from kvjax.train.schedules import cosine
 
 
@@ -76,12 +76,12 @@ class NeuralGarbageCollection(Learner):
     def hook(self) -> Hook:
         return collecting(first=self.first, window=self.window, size=self.size)
 
-    def init(self, key: Array, model: Decoder) -> PyTree:
+    def start(self, key: Array, frozen: Frozen) -> PyTree:
         del key
-        return no_change(model)
+        return own_weights(frozen.params)
 
     def loss(self, weights: PyTree, frozen: Frozen, batch: Batch, moment: Moment) -> Graded:
-        model = frozen.replace(params=changed(frozen.params, weights))
+        model = frozen.replace(params=with_weights(frozen.params, weights))
         early = moment.step < round(self.begin * moment.steps)
         said = jax.lax.cond(early, lambda: self.told(model, batch), lambda: self.collected(model, batch, moment.key))
         return Graded(said[0], said[1], {"reward": said[2], "memory": said[3]})
@@ -126,9 +126,6 @@ class NeuralGarbageCollection(Learner):
         early = cosine(self.rate, turn, warmup=self.warmup, floor=self.floor)
         schedule = optax.join_schedules([early, optax.constant_schedule(self.later)], [turn])
         return optax.chain(optax.clip_by_global_norm(self.clip), optax.adamw(schedule, b1=0.9, b2=0.95, weight_decay=0.0))
-
-    def result(self, lm: LanguageModel, weights: PyTree) -> PyTree:
-        return changed(lm.params, jax.tree.map(jnp.asarray, weights))
 
     def check(self, model: Decoder, length: int) -> None:
         del model

@@ -6,17 +6,16 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
-from kvjax.protocols import Decoder, LanguageModel
+from kvjax.artefacts.retrofit import own_weights, with_weights
+from kvjax.protocols import Decoder
 from kvjax.train.answered import answered
 from kvjax.train.batch import Batch
 from kvjax.train.frozen import Frozen
 from kvjax.train.learner import Graded, Learner, Moment
-from kvjax.train.own_weights import changed, no_change
 from kvjax.train.routed import random_sources, routed_forward
 from kvjax.train.schedules import cosine
 
@@ -31,7 +30,7 @@ class StochasticKVRouting(Learner):
 
     Args:
         share: chance that a layer other than 0 reads another; 0 is training as usual.
-        rate, floor, warmup: AdamW's learning rate: up to `rate`, along a cosine to `floor`.   decay: of what is learned.
+        rate, floor, warmup: AdamW's learning rate: up to `rate`, along a cosine to `floor`.   decay: of the weights.
         clip: of the gradient's norm.   remat: whether layers are computed again on the way back.
 
     Source: arXiv 2604.22782. Differs: accounts of it differ in whether its p is the chance to share or not to, so that it is named
@@ -48,12 +47,12 @@ class StochasticKVRouting(Learner):
     clip: float = 1.0
     remat: bool = True
 
-    def init(self, key: Array, model: Decoder) -> PyTree:
+    def start(self, key: Array, frozen: Frozen) -> PyTree:
         del key
-        return no_change(model)
+        return own_weights(frozen.params)
 
     def loss(self, weights: PyTree, frozen: Frozen, batch: Batch, moment: Moment) -> Graded:
-        model = frozen.replace(params=changed(frozen.params, weights))
+        model = frozen.replace(params=with_weights(frozen.params, weights))
         rows, layers = batch.tokens.shape[0], frozen.decoder.layers
         source = random_sources(moment.key, rows, layers, self.share)
         x = routed_forward(model.decoder, model.params, batch.tokens, source, remat=self.remat)
@@ -64,9 +63,6 @@ class StochasticKVRouting(Learner):
     def optimiser(self, steps: int) -> optax.GradientTransformation:
         schedule = cosine(self.rate, steps, warmup=self.warmup, floor=self.floor)
         return optax.chain(optax.clip_by_global_norm(self.clip), optax.adamw(schedule, b1=0.9, b2=0.95, weight_decay=self.decay))
-
-    def result(self, lm: LanguageModel, weights: PyTree) -> PyTree:
-        return changed(lm.params, jax.tree.map(jnp.asarray, weights))
 
     def check(self, model: Decoder, length: int) -> None:
         del length

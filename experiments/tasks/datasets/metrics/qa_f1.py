@@ -19,7 +19,10 @@ def qa_f1(answer: str, reference: str) -> float:
 
 def qa_f1_words_zh(answer: str, reference: str) -> float:
     """LongBench's Chinese form: tokens are jieba's words, normalized one by one; those that vanish do not count."""
-    tokens = lambda text: [token for word in words(text) if (token := chinese(word))]  # noqa: E731
+
+    def tokens(text: str) -> list[str]:
+        return [token for word in words(text) if (token := chinese(word))]
+
     return shared_f1(tokens(answer), tokens(reference))
 
 
