@@ -1,6 +1,5 @@
 """Checks that run before anything is traced; messages say what was expected, what came, and what to do."""
 
-
 import jax.numpy as jnp
 import numpy as np
 

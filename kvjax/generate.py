@@ -1,6 +1,5 @@
 """Generate: prompts in, text out; the whole data path on one screen."""
 
-
 from kvjax.cache.kv_cache import KVCache
 from kvjax.checks import check_new_tokens
 from kvjax.compress.run import compress

@@ -1,6 +1,5 @@
 """Read prompts: into dense keys and values for any number of policies, or straight into one policy's cache."""
 
-
 from kvjax import evidence as ev
 from kvjax.cache.kv_cache import KVCache
 from kvjax.compress.streaming import compressed_prefill

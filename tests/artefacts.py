@@ -65,5 +65,10 @@ def _kvtc(rng):
     return tables, {"ratios": [2]}
 
 
+def _fasa(rng):
+    """Three frequency pairs of each of four query heads; the two of a KV head differ."""
+    return {"pairs": np.tile(np.array([[0, 3, 5], [0, 4, 5], [1, 2, 7], [1, 2, 6]], np.int32), (3, 1, 1))}, {"count": 3}
+
+
 TABLES = {"compresskv": _compresskv, "heterocache": _heterocache, "hcattention": _hcattention}
-TABLES |= {"kvquant": _kvquant, "coupled_quantization": _coupled_quantization, "kvtc": _kvtc}
+TABLES |= {"kvquant": _kvquant, "coupled_quantization": _coupled_quantization, "kvtc": _kvtc, "fasa": _fasa}

@@ -15,9 +15,6 @@ PROMPT, SHAPE = 90, (3, 2)
 #: DuoAttention's full heads.
 ONE_FULL = np.array([[False, False], [False, True], [False, False]])
 
-#: FASA's frequency pairs of four query heads in three layers.
-FEW_PAIRS = np.tile(np.array([[0, 3, 5], [0, 4, 5], [1, 2, 7], [1, 2, 6]]), (3, 1, 1))
-
 
 @dataclass(frozen=True)
 class MethodCase:
@@ -255,7 +252,7 @@ CASES = {
     "dmc": MethodCase(_dmc, held=_none),
     "dms": MethodCase(_dms),
     "duo_attention": MethodCase(_duo_attention, unbounded=((1, 1),)),
-    "fasa": _without_budget(partial(_methods.fasa, FEW_PAIRS, heads=2, head_dim=16, tokens=24)),
+    "fasa": _without_budget(partial(_methods.fasa, artefact=toy("fasa"), tokens=24)),
     "fastgen": MethodCase(_fastgen),
     "finch": _small(_methods.finch, window=8),
     "full": _without_budget(_methods.full),

@@ -18,7 +18,10 @@ from colab.build import FOLDER, main, notebook, sources, without_outputs
 from colab.execute import MEASURED, local, run, said, stored
 
 ROOT = FOLDER.parent
-NAMES = ["ablation_in_ten_lines", "calibrating", "memory_and_speed", "quickstart", "what_was_kept", "write_your_own_stage"]
+NAMES = [
+    "ablation_in_ten_lines", "calibrating", "memory_and_speed", "quickstart", "train_a_gate", "what_was_kept",
+    "write_your_own_stage",
+]  # fmt: skip
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the kernel's own machinery; cells run in another process
 
 

@@ -15,7 +15,7 @@ from experiments.commands.tasks import parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.cost import Cost, estimate
 from experiments.leaderboard.alone import Alone
-from experiments.leaderboard.cells import Cells, cells, without
+from experiments.leaderboard.cells import Cells, cells, with_built_in, without
 from experiments.leaderboard.plan import lines
 from experiments.leaderboard.run import run
 from experiments.leaderboard.write import CSV, PAGE, ROWS, write
@@ -59,7 +59,8 @@ def leaderboard(
 
     with err.status(f"loading {model}"):
         lm = models.load(model, dtype=dtype)
-    found = cells(split_specs(methods) if methods else kvjax.methods.names(), shares, lm.decoder, at)
+    asked = with_built_in(split_specs(methods) if methods else kvjax.methods.names(), Path(lm.name).name)
+    found = cells(asked, shares, lm.decoder, at)
     found = without(found, refused(found.measured, source.text, "the text that prompts are cut from"))
     timed = pairs if batched else tuple((Alone(task), mode) for task, mode in pairs)
     plan = engine.Plan(tasks=timed, lengths=at, policies=found.measured, prompts=prompts, seeds=seeds)

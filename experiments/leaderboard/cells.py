@@ -1,10 +1,12 @@
 """Which cells a leaderboard has: every method at every budget, and why a method is not on it."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import kvjax
 from experiments.policies import Budget, Named, parse_policy
+from kvjax.artefacts.artefact import built_in
 from kvjax.artefacts.retrofit import OWN, trained_for
 from kvjax.protocols import Decoder
 
@@ -47,6 +49,25 @@ def cells(specs: Sequence[str], budgets: Sequence[Budget], model: Decoder, lengt
     some = {name for name, _ in found}
     left_out = {f"{spec} at {budget}" if spec in some else spec: why for (spec, budget), why in refused.items()}
     return Cells(tuple(found.values()), left_out)
+
+
+def with_built_in(specs: Sequence[str], model: str) -> list[str]:
+    """The specs, each with the artefact that comes with the library for this model where it is not the method's default.
+
+    Args:
+        specs: `NAME[:key=value,...]`; one that names an artefact stays as it is.   model: the model's name.
+    """
+    return [_with_built_in(spec, model) for spec in specs]
+
+
+def _with_built_in(spec: str, model: str) -> str:
+    name, _, rest = spec.partition(":")
+    given = {part.partition("=")[0].strip() for part in rest.split(",")}
+    if f"{model}/{name}" not in built_in() or "artefact" in given:
+        return spec
+    if inspect.signature(getattr(kvjax.methods, name)).parameters["artefact"].default == model:
+        return spec
+    return f"{name}:{','.join(filter(None, [rest, f'artefact={model}']))}"
 
 
 def without(found: Cells, refused: Mapping[str, str]) -> Cells:

@@ -18,7 +18,6 @@ import kvjax
 import models
 from experiments.commands.train import beside, loaded
 from experiments.console import JsonFile, out, write_json
-from experiments.pictures.learning import draw
 from experiments.provenance import machine, versions
 from experiments.stats import share
 from experiments.train.data import find as find_data
@@ -101,6 +100,8 @@ def main(
             )
     write_json(json_file, {"texts": texts, "machine": machine(), "versions": versions(), "runs": runs})
     if picture is not None:
+        from experiments.pictures.learning import draw  # it sets matplotlib's backend; a notebook that takes `hits` has its own
+
         draw({name: run["log"] for name, run in runs.items()}, picture)
 
 

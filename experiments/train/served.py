@@ -22,6 +22,7 @@ from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
 from experiments.text_splits import splits
 from experiments.train import find
+from experiments.train.retrieval_heads import agreement, as_many, scores_for
 from kvjax.allocate import AcrossModel, AllHeld
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.artefacts.weights import tables_of
@@ -47,9 +48,15 @@ def nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Sequence
 
 
 def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvjax.Policy]:
-    """The policy of an artefact, that of the weights it began with, and what needs no learning."""
+    """The policy of an artefact, that of the weights it began with, and what needs no learning.
+
+    All are beside `streaming_llm` and `snapkv`; KVzap beside KVzip, which it is taught by; heads that are told apart beside as many
+    drawn at random, and beside those of CompressKV's highest scores where its artefact is built in.
+    """
     methods, settings = kvjax.methods, artefact.settings
-    plain = {"full": methods.full(), "streaming_llm": methods.streaming_llm(budget=budget)}
+    plain = {name: getattr(methods, name)(budget=budget) for name in ("streaming_llm", "snapkv")}
+    plain |= {"kvzip": methods.kvzip(budget=budget)} if artefact.method == "kvzap" else {}
+    plain = {"full": methods.full(), **plain}
     if artefact.method == "dmc":
         raise ValueError("dmc changes the model itself: compare it with the retrofitted model (kvjax.artefacts.retrofitted)")
     if artefact.method != "duo_attention":
@@ -59,7 +66,9 @@ def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvj
     flags = np.asarray(methods.duo_attention(artefact=artefact).allocate.pattern)
     shuffled = {f"shuffled {i}": draw.permutation(flags.ravel()).reshape(flags.shape) for i in range(3)}
     first = np.arange(flags.size).reshape(flags.shape) < flags.sum()
-    patterns = {"learned": flags, "untrained": first, **shuffled}
+    scores = scores_for(str(artefact.model["name"]))
+    known = {} if scores is None else {"compresskv's heads": as_many(scores, flags)}
+    patterns = {"learned": flags, "untrained": first, **known, **shuffled}
     return plain | {name: methods.duo_attention(pattern, **sizes) for name, pattern in patterns.items()}
 
 
@@ -107,6 +116,10 @@ def main(
     artefact = load(gate, lm=lm)
     policies = rivals(artefact, lm, budget, seed)
     said: dict[str, Any] = {"artefact": artefact.origin, "budget": budget, "prompt": prompt, "new": new, "samples": samples}
+    scores = scores_for(Path(lm.name).name)
+    if artefact.method == "duo_attention" and scores is not None:
+        said["retrieval_heads"] = agreement(artefact.tables["alpha"], scores)
+        out.print(f"alpha and compresskv's scores of heads: {said['retrieval_heads']}", markup=False)
     for name, text in {"held-out": splits()["held-out"].text, "essays": haystack().text}.items():
         found = nats(lm, policies, stretches(encode_plain(lm, text), samples, prompt + new), prompt=prompt)
         said[name] = found

@@ -1,6 +1,5 @@
 """Budgets that follow the scores, head against head inside a layer (Ada-KV)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int32, PyTree, UInt32

@@ -1,6 +1,5 @@
 """Budgets of some layers by one allocator, what is left shared out to the rest by another."""
 
-
 import jax.numpy as jnp
 import numpy as np
 from flax import struct

@@ -1,6 +1,5 @@
 """Layer budgets by how spread out and how changeable a layer's attention is (CAKE)."""
 
-
 import jax
 import jax.numpy as jnp
 from flax import struct

@@ -1,6 +1,5 @@
 """Layer budgets by how evenly a layer's attention is spread over the prompt (D2O)."""
 
-
 import jax
 import jax.numpy as jnp
 from flax import struct

@@ -1,6 +1,5 @@
 """A gate's weights as the tables of an artefact: every leaf by its path, `up.kernel`."""
 
-
 import jax
 import numpy as np
 from jax.typing import DTypeLike

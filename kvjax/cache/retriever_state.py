@@ -1,6 +1,5 @@
 """What a retriever keeps while decoding."""
 
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree

@@ -44,7 +44,7 @@ def dominant_pairs(
     layout: HalfSplit | Interleaved = HalfSplit(),
     by_kv_head: bool = False,
 ) -> Int32[np.ndarray, "l h count"]:  # fmt: skip
-    """The `count` frequency pairs of largest contextual agreement of every query head, ascending: `kvjax.methods.fasa(pairs=...)`.
+    """The `count` frequency pairs of largest contextual agreement of every query head, ascending: the table of FASA's artefact.
 
     Args:
         lm: the language model.   prompts: texts as token ids; the release takes eight long ones.

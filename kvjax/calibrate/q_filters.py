@@ -1,6 +1,5 @@
 """Filters of Q-Filters from text: the direction that the queries of each KV head share."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,6 +1,5 @@
 """Where a model's queries gather before rotation, from text (TriAttention)."""
 
-
 import jax
 import numpy as np
 from jaxtyping import Float32

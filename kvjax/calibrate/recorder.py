@@ -1,6 +1,5 @@
 """A retriever that reads everything and remembers where the last step looked."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float32

@@ -3,7 +3,6 @@
 Axis letters: s samples, t decode steps, l layers, h KV heads, n prompt positions.
 """
 
-
 import jax.numpy as jnp
 import numpy as np
 from flax import struct

@@ -1,6 +1,5 @@
 """Matrices that gather what matters of a head's queries in few columns (InfiniGen)."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,6 +1,5 @@
 """Channels of keys scaled before they are coded, by what queries make of them (MiKV)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike

@@ -1,6 +1,5 @@
 """Codes whose step and minimum a channel has for all slots of a prompt (ZipCache's keys)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike

@@ -1,6 +1,5 @@
 """Contiguous channels coded together, their codes one behind the other (Coupled Quantization)."""
 
-
 import jax.numpy as jnp
 import numpy as np
 from flax import struct

@@ -1,6 +1,5 @@
 """Numbers of eight bits: a sign, a few bits of exponent and a few of fraction."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax import lax

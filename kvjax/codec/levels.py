@@ -1,6 +1,5 @@
 """Scalar codes: each channel of a unit vector goes to the nearest of a few fixed levels (TurboQuant)."""
 
-
 import jax.numpy as jnp
 import numpy as np
 from flax import struct

@@ -1,6 +1,5 @@
 """What a codec lost of a page, as a product of two thin matrices (GEAR)."""
 
-
 import jax
 import jax.numpy as jnp
 from flax import struct

@@ -1,6 +1,5 @@
 """Non-uniform codes: a calibrated table of levels in a channel's or a token's own range, outliers kept exactly (KVQuant)."""
 
-
 import jax.numpy as jnp
 import numpy as np
 from flax import struct

@@ -1,6 +1,5 @@
 """Lengths stored apart from coded directions."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike

@@ -1,6 +1,5 @@
 """The largest channels of every page coded apart from the others (QJL)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax import lax

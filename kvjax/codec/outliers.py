@@ -1,6 +1,5 @@
 """The ends of every row kept exactly, the rest coded without them (GEAR)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike

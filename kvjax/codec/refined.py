@@ -1,6 +1,5 @@
 """What a codec lost, coded by a second one."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike

@@ -1,6 +1,5 @@
 """Numbers rotated before they are coded."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike

@@ -1,6 +1,5 @@
 """A few numbers of a row kept by index: which, taken out, and put back."""
 
-
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int32, Integer, PyTree

@@ -1,6 +1,5 @@
 """Uniform codes of a token: one step and one minimum over all its channels, bits one behind the other (TurboQuant's values)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike

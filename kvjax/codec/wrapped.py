@@ -1,6 +1,5 @@
 """What codecs around another codec share."""
 
-
 from flax import struct
 
 from kvjax.codec.codec import Codec

@@ -1,6 +1,5 @@
 """More slots for layers whose keys change when the prompt is read in blocks."""
 
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int

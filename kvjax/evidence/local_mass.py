@@ -1,6 +1,5 @@
 """The attention that keys receive while they are near."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float32, PyTree

@@ -1,6 +1,5 @@
 """Reductions of what the query heads of a group attend to together."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32, PyTree

@@ -4,7 +4,6 @@ A reduction is a frozen pytree: `of_rows` of some rows, `join` of two stretches 
 probabilities p [b, h, g, t, n] of t queries at `positions`; states are [b, h, g, n], by query head, before any mean over a group.
 """
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax import lax

@@ -1,6 +1,5 @@
 """How much each column of a prompt's queries weighs, once their heads are turned by a fixed matrix (InfiniGen)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Float32

@@ -1,6 +1,5 @@
 """Attention tempered and shaken by noise before it is summed (Keyformer)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32, PyTree

@@ -1,6 +1,5 @@
 """Arrays of any dtype and memory as a file holds them, and back."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

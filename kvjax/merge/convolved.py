@@ -1,6 +1,5 @@
 """Everything but the heavy slots mixed into a few by a learned convolution along the tokens (LoCoCo)."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

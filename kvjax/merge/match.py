@@ -4,7 +4,6 @@ Work follows the number of evicted slots: they come first in a list that is walk
 a decode step, which evicts one slot a head, a single narrow one. The loops end where the lists do, so gradients flow forward only.
 """
 
-
 import jax
 import jax.numpy as jnp
 from flax import struct

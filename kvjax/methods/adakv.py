@@ -14,7 +14,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.allocate import Adaptive, AdaptiveRounded
 from kvjax.methods.snapkv import snapkv
 from kvjax.policy import Policy

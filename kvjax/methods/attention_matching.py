@@ -18,7 +18,6 @@ Example:
     0.1
 """
 
-
 from kvjax.evidence import Need, WindowQueries
 from kvjax.merge import MatchedAttention
 from kvjax.policy import Policy

@@ -14,7 +14,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.allocate import LayerWeights, RoundRobin
 from kvjax.artefacts.artefact import resolve
 from kvjax.policy import Policy

@@ -12,7 +12,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.allocate import Adaptive
 from kvjax.methods.criticalkv import criticalkv
 from kvjax.policy import Policy

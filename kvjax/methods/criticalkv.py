@@ -14,7 +14,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.policy import Policy
 from kvjax.score import AvgPool, ValueWeighted, WindowAttention
 from kvjax.select import TopK, TwoStages

@@ -15,7 +15,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.allocate import Adaptive
 from kvjax.allocate.forced import ForcedFirst
 from kvjax.policy import Policy

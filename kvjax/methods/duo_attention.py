@@ -16,7 +16,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 import numpy as np
 from jaxtyping import Bool
 

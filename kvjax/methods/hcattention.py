@@ -16,7 +16,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.artefacts.artefact import resolve
 from kvjax.codec import ProductQuantized
 from kvjax.encode import OnDevice, OnHost, Stored

@@ -15,7 +15,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 import numpy as np
 
 from kvjax.allocate.roles import Floor, RoleBudgets

@@ -17,7 +17,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 import numpy as np
 
 from kvjax.evidence.gate_values import origin_of

@@ -20,7 +20,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=32)
 """
 
-
 from kvjax.encode import Clamped, OnDevice, Stored
 from kvjax.far_blocks import FarSizes
 from kvjax.policy import Policy

@@ -13,7 +13,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.allocate import AcrossModel, ForcedFirst
 from kvjax.methods.defensive_kv import defensive_kv
 from kvjax.policy import Policy

@@ -21,20 +21,16 @@ Example:
     out = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=32)
 """
 
-from pathlib import Path
-
-import numpy as np
-
-from kvjax.artefacts.artefact import Artefact
+from kvjax.artefacts.artefact import ArtefactLike
 from kvjax.policy import Policy
 from kvjax.prefill import MInference
 
 
-def minference(patterns: Artefact | str | Path | np.ndarray | None = None) -> Policy:
+def minference(artefact: ArtefactLike | None = None) -> Policy:
     """Read the prompt with sparse attention; keep and read everything afterwards.
 
     Args:
-        patterns: a pattern for each query head, an artefact of `kvjax.calibrate.minference.assign` or an int table [L, H_q, 3];
-            None: vertical-slash (1000, 6096) for every head.
+        artefact: a pattern for each query head: an Artefact, the folder of one (`kvjax calibrate minference`), or the name of a
+            built-in one; of the model that will be prefilled. None: vertical-slash (1000, 6096) for every head of any model.
     """
-    return Policy(attention=MInference() if patterns is None else MInference.of(patterns))
+    return Policy(attention=MInference() if artefact is None else MInference.of(artefact))

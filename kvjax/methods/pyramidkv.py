@@ -12,7 +12,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.allocate import Pyramid
 from kvjax.methods.snapkv import snapkv
 from kvjax.policy import Policy

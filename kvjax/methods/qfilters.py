@@ -13,7 +13,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from jaxtyping import PyTree
 
 from kvjax.policy import Policy

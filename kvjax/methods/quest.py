@@ -13,7 +13,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.policy import Policy
 from kvjax.retrieve import OwnPages, TopPages
 from kvjax.types import Function

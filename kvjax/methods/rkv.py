@@ -14,7 +14,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.policy import Policy
 from kvjax.schedule import Every
 from kvjax.score import MaxPool, PromptFirst, Redundancy

@@ -17,7 +17,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.placement import OnDevice, OnHost
 from kvjax.policy import Policy
 from kvjax.retrieve import Landmarks

@@ -20,7 +20,6 @@ Example:
     cache = kvjax.extend(lm, cache, ids[:16], policy).cache
 """
 
-
 from kvjax.encode import InCache, Stored
 from kvjax.encode.positions import PositionPolicy
 from kvjax.policy import Policy

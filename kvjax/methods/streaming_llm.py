@@ -15,7 +15,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.encode import Absolute, Stored
 from kvjax.encode.positions import PositionPolicy
 from kvjax.policy import Policy

@@ -13,7 +13,6 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-
 from kvjax.merge import IntoDense, LargestDot
 from kvjax.policy import Policy
 from kvjax.schedule import Every

@@ -1,6 +1,5 @@
 """Lists of chosen slots, of a static size."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,6 +1,5 @@
 """What a store of rows is to those who only count its bytes: a jax array, or an object that knows its own."""
 
-
 import jax
 import numpy as np
 

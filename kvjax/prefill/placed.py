@@ -1,6 +1,5 @@
 """A chunk of a prompt whose tokens stand somewhere: what attention tells by the order of tokens, told by their positions."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree

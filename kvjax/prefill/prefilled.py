@@ -1,6 +1,5 @@
 """Prompts after prefill."""
 
-
 import jax
 import numpy as np
 from flax import struct

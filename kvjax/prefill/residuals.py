@@ -15,7 +15,6 @@ with the same chunks. `projected` is another program: the same up to the roundin
 evicted is restored as well as any other: nothing here depends on what a cache kept.
 """
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

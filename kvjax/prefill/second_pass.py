@@ -1,6 +1,5 @@
 """What policies read of a pass after the prefill, recorded where it is not there yet."""
 
-
 from kvjax import evidence as ev
 from kvjax.prefill.prefilled import Prefilled
 from kvjax.prefill.probe_checks import check_model

@@ -1,6 +1,5 @@
 """Every query reads every slot its head holds."""
 
-
 from flax import struct
 
 from kvjax.attend_context import AttendContext

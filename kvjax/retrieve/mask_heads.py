@@ -1,6 +1,5 @@
 """Some query heads put out of action while decoding: what a head is worth is what is lost without it."""
 
-
 import jax.numpy as jnp
 import numpy as np
 from flax import struct

@@ -1,6 +1,5 @@
 """What pivots remember while decoding, and the whole prompts of their satellites in host memory."""
 
-
 import jax
 import jax.numpy as jnp
 from flax import struct

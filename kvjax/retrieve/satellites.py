@@ -1,6 +1,5 @@
 """From the host to the device: the tokens a pivot looks at, over the prompt slots of its satellites."""
 
-
 import jax
 import jax.numpy as jnp
 import numpy as np

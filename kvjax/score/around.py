@@ -1,6 +1,5 @@
 """Scorers that change what another one says."""
 
-
 from jaxtyping import PyTree
 
 from kvjax.evidence import Evidence, Need

@@ -1,6 +1,5 @@
 """Keys that span the space of the others, beside attention from both sides (Compactor)."""
 
-
 import jax
 import jax.numpy as jnp
 from flax import struct

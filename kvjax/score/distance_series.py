@@ -1,6 +1,5 @@
 """Attention to come as a series in the distance, from where queries gather before rotation (TriAttention)."""
 
-
 import jax.numpy as jnp
 import numpy as np
 from flax import struct

@@ -1,6 +1,5 @@
 """How unevenly a token's channels spread in the range of the tokens that follow it (LagKV)."""
 
-
 import jax
 import jax.numpy as jnp
 from flax import struct

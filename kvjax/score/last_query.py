@@ -1,6 +1,5 @@
 """Attention of the last prompt query alone, smoothed along all tokens (HeteroCache)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32

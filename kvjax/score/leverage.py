@@ -1,6 +1,5 @@
 """How much of a window's energy a token holds in its key and its value (CUR)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 

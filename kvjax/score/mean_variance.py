@@ -1,6 +1,5 @@
 """Attention of the last queries, and how much it varies from one to the next (CAKE)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 

@@ -1,6 +1,5 @@
 """Attention received from a token's neighbours on both sides (Compactor)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 

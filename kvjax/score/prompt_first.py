@@ -1,6 +1,5 @@
 """The prompt pinned while decoding: its tokens go before all that were decoded."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import PyTree

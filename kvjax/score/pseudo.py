@@ -1,6 +1,5 @@
 """Attention of pseudo queries at the positions to come as the score (DapQ)."""
 
-
 from flax import struct
 
 from kvjax.evidence import Evidence, Need

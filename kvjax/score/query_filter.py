@@ -1,6 +1,5 @@
 """Keys against the one direction that a head's queries share (Q-Filters)."""
 
-
 import jax.numpy as jnp
 import numpy as np
 from flax import struct

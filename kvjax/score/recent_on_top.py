@@ -1,6 +1,5 @@
 """Recent tokens lifted above the best score there is, where tokens are ranked in company (ChunkKV)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 

@@ -1,6 +1,5 @@
 """Attention of a pass that repeats the prompt as the score (KVzip)."""
 
-
 from flax import struct
 
 from kvjax.evidence import Evidence, Need

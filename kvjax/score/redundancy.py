@@ -1,6 +1,5 @@
 """Tokens that are attended to and that no later token repeats (R-KV)."""
 
-
 import jax
 import jax.numpy as jnp
 from flax import struct

@@ -1,6 +1,5 @@
 """What reference queries make of every key: its share of their attention, or its place in a pursuit of their mass."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jax import lax

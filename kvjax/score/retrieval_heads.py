@@ -1,6 +1,5 @@
 """Attention of a few query heads, found offline, decides for every KV head of the layer (CompressKV)."""
 
-
 import jax.numpy as jnp
 import numpy as np
 from flax import struct

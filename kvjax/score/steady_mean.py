@@ -1,6 +1,5 @@
 """The mean attention of tokens whose attention is steady; what is unsteady is spared (RoCo)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float32, Int32

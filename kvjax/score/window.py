@@ -1,6 +1,5 @@
 """Attention of the last queries as the score (SnapKV, TOVA)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 

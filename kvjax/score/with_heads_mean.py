@@ -1,6 +1,5 @@
 """Each head's scores, and the mean of its layer's heads on top (KVCompose)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 

@@ -1,6 +1,5 @@
 """A few dense slots that averages of evicted tokens live in, beside top and recent tokens (ZeroMerge)."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32, PyTree

@@ -189,6 +189,7 @@ READ = [
     ("kvquant", ["kept=0.9"], {}),
     ("coupled_quantization", ["bits=4", "max_iter=2"], {}),
     ("kvtc", ["ratios=(4,8)", "measured=50"], {"ratio": 8}),
+    ("fasa", ["count=3", "tokens=8", "queries=4"], {"tokens": 12}),
 ]
 
 
@@ -215,6 +216,8 @@ def test_methods_that_read_what_is_cached(cli, talker, haystack_file, tmp_path, 
         ("coupled_quantization", "bits=3", "fill bytes"),
         ("coupled_quantization", "max_iter=0", "1 update or more"),
         ("kvtc", "ratios=(0,)", "integers from 1 to 15"),
+        ("fasa", "count=9", "count is 1 to 8"),
+        ("fasa", "count=8", "tokens must be 1 to 59"),
         ("kvtc", "sinks=59", "2 or more of them after the sinks"),
     ],
 )

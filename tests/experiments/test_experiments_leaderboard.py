@@ -12,7 +12,7 @@ import typer
 
 from experiments.cli import app
 from experiments.leaderboard.board import MEAN, group, places
-from experiments.leaderboard.cells import cells
+from experiments.leaderboard.cells import cells, with_built_in
 from experiments.leaderboard.front import front
 from experiments.leaderboard.kinds import KINDS, kind
 from experiments.leaderboard.page import datum, specifications
@@ -21,6 +21,7 @@ from experiments.measure import batches
 from experiments.pages.charts import library
 from experiments.policies import parse_policy
 from experiments.stats import mean_of, share, share_difference
+from kvjax.artefacts import artefact
 from tests.experiments.conftest import lines, row
 from tests.experiments.pages import Loads
 
@@ -199,6 +200,20 @@ def test_methods_whose_weights_are_the_models_own_want_a_model_that_was_trained_
     assert "kvjax train dmc --out FOLDER`, then --model MODEL+FOLDER" in plain.left_out["dmc"]
     trained = cells(names, [0.5], replace(talker.decoder, retrofit="dmc of toy, 0123456789ab"), [1024])
     assert [cell.name for cell in trained.measured] == ["dmc"] and list(trained.left_out) == ["neural_garbage_collection"]
+
+
+def test_a_method_is_measured_with_what_is_built_in_for_the_model(tmp_path, monkeypatch):
+    """Of a method whose default it is not, in the words of the command line; what is given stays."""
+    monkeypatch.setattr(artefact, "BUILT_IN", tmp_path)
+    for method in ("fasa", "kvzap"):
+        for model in ("small", "smollm2-135m"):
+            (tmp_path / model / method).mkdir(parents=True)
+            (tmp_path / model / method / "header.json").touch()
+    asked = ["fasa", "kvzap", "kvzap:threshold=3", "kvzap:artefact=out/mine", "dms", "snapkv"]
+    taken = ["kvzap:artefact=small", "kvzap:threshold=3,artefact=small", "kvzap:artefact=out/mine", "dms", "snapkv"]
+    assert with_built_in(asked, "small") == ["fasa:artefact=small", *taken]
+    assert with_built_in(asked, "smollm2-135m")[:2] == ["fasa", "kvzap:artefact=smollm2-135m"]
+    assert with_built_in(asked, "another") == asked
 
 
 def test_a_merger_that_leaves_a_bias_is_decoded_apart():

@@ -35,7 +35,7 @@ _LEARNED = (
     "attention_gate", "dms", "duo_attention", "kvzap", "less", "lococo", "locret", "lookahead_kv", "make_each_token_count",
     "trim_kv",
 )  # fmt: skip
-ASKED_FOR = {**dict.fromkeys(_LEARNED, "artefact"), "fasa": "pairs"}
+ASKED_FOR = dict.fromkeys(_LEARNED, "artefact")
 WHOLE_NUMBERS = ("arkv",)  # budgets in slots alone
 
 

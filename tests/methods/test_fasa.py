@@ -1,26 +1,30 @@
 """FASA against its NumPy transcription: agreement, choice, steps in both modes, bytes."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kvjax
+from kvjax.artefacts.artefact import resolve
 from kvjax.calibrate.dominant_pairs import agreement, dominant_pairs
 from kvjax.placement import OnHost
 from kvjax.retrieve import Dominant, HalfSplit, Interleaved
 from kvjax.retrieve.token_lists import top_tokens
 from kvjax.types import size_class
+from tests.artefacts import toy
 from tests.conftest import ids_of, policy_of
 from tests.methods import reading
 from tests.reference import fasa as slow
 
 #: Three of eight pairs of each query head; the two of a KV head differ.
-PAIRS = np.array([[[0, 3, 5], [0, 4, 5], [1, 2, 7], [1, 2, 6]]] * 3)
+PAIRS = toy("fasa").tables["pairs"]
 SHARED = PAIRS[:, ::2]
 
 
 def policy(tokens=24, pairs=PAIRS, **changed):
-    return kvjax.methods.fasa(pairs, heads=2, head_dim=16, tokens=tokens, **changed)
+    return kvjax.methods.fasa(artefact=replace(toy("fasa"), tables={"pairs": pairs}), tokens=tokens, **changed)
 
 
 #: E26.
@@ -148,3 +152,12 @@ def test_refusals(lm, pre):
     with pytest.raises(ValueError, match="evicts nothing"):
         evicting = policy_of("h2o").replace(retrieve=policy().retrieve)
         kvjax.decode(lm, kvjax.compress(pre, evicting), evicting, max_new_tokens=2)
+
+
+def test_the_built_in_artefact():
+    """16 of 32 frequencies of each of nine query heads in thirty layers, read off the calibration split."""
+    found = resolve("smollm2-135m", "fasa")
+    assert found.data["split"] == "calibration" and found.tables["pairs"].shape == (30, 9, 16)
+    assert (np.diff(found.tables["pairs"]) > 0).all()
+    made = kvjax.methods.fasa()
+    assert made.retrieve.dominant == Dominant.of(found.tables["pairs"], heads=3, d=64) and found.digest in repr(made.in_full())

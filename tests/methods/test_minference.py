@@ -165,7 +165,7 @@ def test_the_report_and_the_search(lm):
     made = assign(lm, ids, candidates[:3], first=100, rewritten=True)
     assert set(made.tables["patterns"][..., 0].flatten()) == {1}
     policy = kvjax.methods.minference(made)
-    assert policy == kvjax.methods.minference(made.tables["patterns"])
+    assert policy == kvjax.Policy(attention=MInference.of(made.tables["patterns"]))
     assert kvjax.generate(lm, ids, policy, max_new_tokens=2, stop=()).tokens.shape == (1, 2)
 
 
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_said_at_once(lm, prompt):
     with pytest.raises(ValueError, match="pattern for each of"):
         kvjax.prefill(lm, prompt, attention=MInference(MIXED.patterns[:2]))
     with pytest.raises(ValueError, match="int \\[layers, query heads, 3\\]"):
-        kvjax.methods.minference(np.full((3, 4, 3), 7))
+        MInference.of(np.full((3, 4, 3), 7))
     with pytest.raises(ValueError, match="a query sees itself"):
         AShape(4, 0)
     windowed = toy_config(model_type="mistral", sliding_window=16)

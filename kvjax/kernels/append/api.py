@@ -1,6 +1,5 @@
 """Appending to the regions of a pool: what is computed, and which implementation computes it."""
 
-
 import jax
 from jaxtyping import Array, Int32, PyTree
 

@@ -1,6 +1,5 @@
 """Rows times a weight matrix: what is computed, and which implementation computes it."""
 
-
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float

@@ -1,6 +1,5 @@
 """Keys, or values, of a pool as codes, with exact rows beside them."""
 
-
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float32, Int32, PyTree

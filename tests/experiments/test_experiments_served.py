@@ -1,0 +1,78 @@
+"""What learned weights are served beside: what needs no learning, and the heads that CompressKV finds."""
+
+import numpy as np
+import pytest
+
+import kvjax
+from experiments.train import kvzap, served
+from experiments.train.retrieval_heads import agreement, as_many, scores_for, scores_of
+from kvjax.artefacts.artefact import Artefact, model_facts
+from kvjax.artefacts.weights import tables_of
+from kvjax.train import untrained
+from tests.artefacts import toy
+
+
+def test_a_kv_heads_score_is_the_mean_of_its_query_heads():
+    found = toy("compresskv")
+    given = found.tables["srh_score"]
+    np.testing.assert_allclose(scores_of(found), np.stack([given[:, :2].mean(1), given[:, 2:].mean(1)], 1), rtol=1e-6)
+    assert scores_for("smollm2-135m").shape == (30, 3) and scores_for("toy") is None
+
+
+def test_as_many_heads_as_are_full_of_the_highest_scores():
+    scores, flags = np.array([[0.3, 0.1], [0.9, 0.2]]), np.array([[True, False], [False, True]])
+    np.testing.assert_array_equal(as_many(scores, flags), [[True, False], [True, False]])
+    assert as_many(np.zeros((2, 2)), flags).sum() == 2 and not as_many(scores, np.zeros((2, 2), bool)).any()
+
+
+def test_agreement_of_two_rankings():
+    """ρ = 1 - 6 Σd² / (n (n² - 1)) with d = 0, 0, 1, -1 of four heads: 0.8; one of the two full heads is shared."""
+    alpha = np.array([[0.1, 0.2], [0.3, 0.4]])
+    assert agreement(alpha, 5 * alpha) == pytest.approx({"spearman": 1.0, "p_value": 0.0, "shared": 1.0})
+    found = agreement(alpha, np.array([[1.0, 2.0], [4.0, 3.0]]))
+    assert found["spearman"] == pytest.approx(0.8) and found["shared"] == 1.0
+    assert agreement(alpha, np.array([[1.0, 3.0], [2.0, 4.0]]))["shared"] == 0.5
+
+
+def made(lm, method, tables, settings):
+    return Artefact(method, model_facts(lm), {}, {**settings, "seed": 0}, tables)
+
+
+def test_a_gate_is_beside_its_start_and_what_needs_no_learning(talker):
+    learner = kvzap.learner(kvzap.DEFAULTS | {"hidden": 0}, None)
+    tables = {name: x + 1 for name, x in tables_of(untrained(talker, learner)).items()}
+    settings = kvzap.DEFAULTS | {"hidden": 0, "first": None, "further": None}
+    found = served.rivals(made(talker, "kvzap", tables, settings), talker, 24, 0)
+    assert set(found) == {"full", "streaming_llm", "snapkv", "kvzip", "learned", "untrained"}
+    assert found["learned"] != found["untrained"] and found["learned"].budget == found["kvzip"].budget == 24
+
+
+def test_heads_are_beside_as_many_at_random(talker):
+    alpha = np.array([[0.9, 0.1], [0.8, 0.2]], np.float32)
+    artefact = made(talker, "duo_attention", {"alpha": alpha}, {"sinks": 4, "recent": 20})
+    found = served.rivals(artefact, talker, 24, 0)
+    others = {"full", "streaming_llm", "snapkv"}
+    patterns = {name: np.asarray(policy.allocate.pattern) for name, policy in found.items() if name not in others}
+    assert others < set(found) and set(patterns) == {"learned", "untrained", "shuffled 0", "shuffled 1", "shuffled 2"}
+    np.testing.assert_array_equal(patterns["learned"], alpha > 0.5)
+    assert {int(flags.sum()) for flags in patterns.values()} == {2}
+
+
+def test_the_difference_is_paired_over_texts():
+    less = served.learned_less({"learned": [1.0, 2.0, 3.0], "full": [1.5, 2.5, 3.5]})
+    assert less["full"].mean == -0.5 and set(less) == {"full"}
+
+
+def test_texts_are_told_behind_a_cut_prompt(talker):
+    """The full cache says what the model says of the whole text; a cut one says something else."""
+    texts = [[int(i) for i in np.random.default_rng(seed).integers(1, 256, 60)] for seed in range(2)]
+    policies = {"full": kvjax.methods.full(), "streaming_llm": kvjax.methods.streaming_llm(budget=8)}
+    found = served.nats(talker, policies, texts, prompt=48)
+    whole = kvjax.extend(
+        talker, kvjax.compress(kvjax.prefill(talker, [ids[:1] for ids in texts]), policies["full"]), [ids[1:] for ids in texts],
+        policies["full"], return_logits=True,
+    ).logits  # fmt: skip
+    log_p = np.asarray(whole) - np.logaddexp.reduce(np.asarray(whole), -1, keepdims=True)
+    want = [-np.mean([log_p[row, i - 2, ids[i]] for i in range(49, 60)]) for row, ids in enumerate(texts)]
+    np.testing.assert_allclose(found["full"], want, rtol=1e-4)
+    assert not np.allclose(found["streaming_llm"], want, rtol=1e-4)
