@@ -33,9 +33,14 @@ class Elsewhere:
     home: OnDevice = struct.field(pytree_node=False)
     slot_nbytes: int = struct.field(pytree_node=False)
 
-    def take(self, kind: int, layer: int, slots: Int32[Array, "b h m"]) -> Float[Array, "b h m c"]:
-        """Rows of one kind, on the device; `slots` count from each region's first."""
-        return self.home.take(self.stores[kind], self.offset[layer][..., None] + slots)
+    def begin(self, layer: int, slots: Int32[Array, "b h m"]) -> Int32[Array, ""]:
+        """Have rows of every kind read that `take` will be asked for: 0, there as soon as the readings have begun."""
+        at = self.offset[layer][..., None] + slots
+        return sum((self.home.begin(store, at) for store in self.stores), jnp.int32(0))
+
+    def take(self, kind: int, layer: int, slots: Int32[Array, "b h m"], after: PyTree = ()) -> Float[Array, "b h m c"]:
+        """Rows of one kind, on the device, waited for when `after` is there; `slots` count from each region's first."""
+        return self.home.take(self.stores[kind], self.offset[layer][..., None] + slots, after)
 
     @staticmethod
     def stack(several: list) -> "Elsewhere":
@@ -48,6 +53,11 @@ class Elsewhere:
             offset=jnp.concatenate([x.offset + int(s) for x, s in zip(several, shift, strict=True)], 1),
             count=jnp.concatenate([x.count for x in several], 1),
         )
+
+
+def once_begun(begun: Int32[Array, ""], x: PyTree) -> PyTree:
+    """x, to the bit, for work that is to come after `begun`: a number of `begin`, never negative, which no compiler knows."""
+    return jax.tree.map(lambda leaf: jnp.where(begun < 0, jnp.zeros_like(leaf), leaf), x)
 
 
 #: What is to be stored of one row and layer: one array [1, h, n, width] for each kind.

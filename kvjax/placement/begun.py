@@ -1,0 +1,44 @@
+"""Rows that a thread of the host reads while the device works: begun at one place of a program, taken at a later one."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+
+#: Threads that read.
+_THREADS = 2
+#: Readings a store has under way, or read and not taken; what was begun first is forgotten beyond it.
+_MOST = 256
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="kvjax-host-rows")
+
+
+class BegunReads:
+    """What was begun of one store, by what was asked for. A reading is taken once; what nobody began is read when it is taken.
+
+    That something was begun changes when rows are read, never which: a program that was begun elsewhere, a cache from a file and a
+    cache that is decoded twice read the same rows, later.
+    """
+
+    def __init__(self):
+        self._reads: OrderedDict[Hashable, Future[np.ndarray]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    def begin(self, asked: Hashable, read: Callable[[], np.ndarray]) -> None:
+        """Have a thread call `read`, unless the same was begun and not taken."""
+        if asked not in self._reads:
+            self._reads[asked] = _threads().submit(read)
+        while len(self._reads) > _MOST:
+            self._reads.popitem(last=False)[1].cancel()
+
+    def take(self, asked: Hashable, read: Callable[[], np.ndarray]) -> np.ndarray:
+        """What a thread read, waited for; what `read` gives where nothing was begun."""
+        found = self._reads.pop(asked, None)
+        return read() if found is None else found.result()
