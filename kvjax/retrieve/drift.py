@@ -21,7 +21,7 @@ from kvjax.placement.lists import listed
 from kvjax.protocols import Cache, Decoder
 from kvjax.retrieve.clusters import Clusters
 from kvjax.retrieve.pivot_state import PivotState, empty
-from kvjax.retrieve.satellites import deliver
+from kvjax.retrieve.satellites import begin, deliver
 from kvjax.score.heads import GroupMax
 from kvjax.score.last_query import focus
 from kvjax.score.pool import AvgPool
@@ -62,8 +62,9 @@ class PivotRefresh(Retriever):
     probabilities by the way (`Encoder.attention_with_weights`): I_t is chosen with every step, a window's end only compares.
 
     *Timing.* The window that ends with step t decides after its attention. What it asks for is fetched and written after the
-    attention of step t + 1, and read from step t + 2 on. A decision that falls on step t + 1 is taken after that arrival: a region
-    never mixes two fetches.
+    attention of step t + 1, and read from step t + 2 on: with a home behind callbacks a thread of the host reads it meanwhile,
+    begun at the end of step t and waited for at the end of step t + 1. A decision that falls on step t + 1 is taken after that
+    arrival: a region never mixes two fetches.
 
     Args:
         clusters: who watches whom; heads outside pivots and satellites cost nothing.
@@ -197,7 +198,9 @@ class PivotRefresh(Retriever):
         state, stores = state.split()  # a loop's carry is copied: the satellites' prompts stay outside
         judge = partial(self._judge, rank=rank, newest=chosen, due=due)
         state = lax.fori_loop(0, due.any().astype(jnp.int32), lambda _, state: judge(state), state)
-        return cache.replace(retrieval=state.replace(windows=state.windows + due).joined(stores))
+        cache = cache.replace(retrieval=state.replace(windows=state.windows + due).joined(stores))
+        begin(cache, self.clusters, real=count > 0)
+        return cache
 
     def _judge(self, state: PivotState, *, rank: UInt32[Array, "b p n"], newest: Bool[Array, "b p n"], due) -> PivotState:
         """Compare the pivots' windows with their references, in every row that is due."""

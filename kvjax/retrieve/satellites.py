@@ -1,5 +1,6 @@
 """From the host to the device: the tokens a pivot looks at, over the prompt slots of its satellites."""
 
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +42,25 @@ def waiting(state: PyTree, clusters: Clusters, real: Bool[Array, " b"]) -> tuple
     return first(flags.reshape(1, 1, -1))[0, 0], flags.sum().astype(jnp.int32)
 
 
+def begin(cache: Cache, clusters: Clusters, *, real: Bool[Array, " b"]) -> None:
+    """Have the rows read that `deliver` will write at the end of the next step; nothing for homes that do not read ahead."""
+    state = cache.retrieval
+    if not state.host.reads_ahead:
+        return
+    order, count = waiting(state, clusters, real)
+
+    def satellite(i, begun):
+        theirs = _satellite(cache, clusters, order[i])
+
+        def block(j, begun):
+            at = theirs.block(cache.pos, j)[1]
+            return begun + state.host.begin(state.k, at) + state.host.begin(state.v, at)
+
+        return lax.fori_loop(0, theirs.blocks, block, begun)
+
+    lax.fori_loop(0, count, satellite, jnp.int32(0))
+
+
 def deliver(cache: Cache, encode: Stored, clusters: Clusters, *, real: Bool[Array, " b"]) -> PyTree:
     """Satellites of pending pivots overwritten with J_m = topk(latest, L_m), ascending; rows that are not real wait.
 
@@ -48,15 +68,9 @@ def deliver(cache: Cache, encode: Stored, clusters: Clusters, *, real: Bool[Arra
     """
     state, many = cache.retrieval, len(clusters.satellites)
     order, count = waiting(state, clusters, real)
-    layer_of, head_of, pivot_of = (jnp.asarray(x) for x in np.array(clusters.satellites).T)
 
     def satellite(i, pools):
-        r, m = order[i] // many, order[i] % many
-        chosen = select_top(state.latest[r, pivot_of[m]][None], state.room[r, m][None])[0]
-        return _overwrite(
-            pools, cache, encode, clusters, row=r, member=m, ranks=jnp.cumsum(chosen, dtype=jnp.int32), layer=layer_of[m],
-            head=head_of[m], pivot=jnp.asarray(clusters.pivots)[pivot_of[m], 1],
-        )  # fmt: skip
+        return _overwrite(pools, cache, encode, _satellite(cache, clusters, order[i]), heads=clusters.shape[1])
 
     k, v, pos, slot_state = lax.fori_loop(0, count, satellite, (cache.k, cache.v, cache.pos, cache.state))
     # After the loop that reads it: without an order XLA copies what is written later, every step.
@@ -72,19 +86,55 @@ def deliver(cache: Cache, encode: Stored, clusters: Clusters, *, real: Bool[Arra
     return cache.replace(k=k, v=v, pos=pos, state=slot_state, retrieval=state)
 
 
-def _overwrite(pools, cache: Cache, encode: Stored, clusters: Clusters, *, row, member, ranks, layer, head, pivot):
+class _Satellite(NamedTuple):
+    """One satellite that is to be refreshed.
+
+    Attributes:
+        layer, head: which it is.   room: its prompt slots.   here: the first of them.   offset: of its whole prompt in the stores.
+        there: first slot of its pivot.   ranks: how many of the pivot's slots are chosen, up to each.
+    """
+
+    layer: Int32[Array, ""]
+    head: Int32[Array, ""]
+    room: Int32[Array, ""]
+    here: Int32[Array, ""]
+    offset: Int32[Array, ""]
+    there: Int32[Array, ""]
+    ranks: Int32[Array, " n"]
+
+    @property
+    def blocks(self) -> Int32[Array, ""]:
+        return -(-self.room // _BLOCK)
+
+    def block(self, pos: Array, j: Number) -> tuple[Int32[Array, " block"], Int32[Array, " block"], Int32[Array, " block"]]:
+        """Of block j: positions, their rows in the stores, and the slots they go to, counted from the satellite's first."""
+        i = j * _BLOCK + jnp.arange(_BLOCK, dtype=jnp.int32)
+        slot = self.there + jnp.searchsorted(self.ranks, i + 1, side="left").astype(jnp.int32)
+        at = jnp.take(pos, slot, mode="clip").astype(jnp.int32)
+        return at, self.offset + jnp.where(i < self.room, at, 0), i
+
+
+def _satellite(cache: Cache, clusters: Clusters, pair: Int32[Array, ""]) -> _Satellite:
+    """The satellite of a pair row · satellites + satellite."""
+    state, many = cache.retrieval, len(clusters.satellites)
+    row, member = pair // many, pair % many
+    layer, head, pivot = (jnp.asarray(x)[member] for x in np.array(clusters.satellites).T)
+    room, watching = state.room[row, member], jnp.asarray(clusters.pivots)[pivot, 1]
+    chosen = select_top(state.latest[row, pivot][None], room[None])[0]
+    return _Satellite(
+        layer=layer, head=head, room=room, here=cache.start[layer, row, head], offset=state.offset[row, member],
+        there=cache.start[layer, row, watching], ranks=jnp.cumsum(chosen, dtype=jnp.int32),
+    )  # fmt: skip
+
+
+def _overwrite(pools: PyTree, cache: Cache, encode: Stored, theirs: _Satellite, *, heads: int) -> PyTree:
     """One satellite's prompt slots, block by block."""
-    state, room = cache.retrieval, cache.retrieval.room[row, member]
-    here, there = cache.start[layer, row, head], cache.start[layer, row, pivot]
+    state, of_head = cache.retrieval, dict(layer=theirs.layer, head=theirs.head, heads=heads)
 
     def block(j, pools):
         k, v, pos, slot_state = pools
-        i = j * _BLOCK + jnp.arange(_BLOCK, dtype=jnp.int32)
-        slot = there + jnp.searchsorted(ranks, i + 1, side="left").astype(jnp.int32)
-        at = jnp.take(pos, slot, mode="clip").astype(jnp.int32)
-        source = state.offset[row, member] + jnp.where(i < room, at, 0)
-        target = jnp.where(i < room, here + i, cache.slots)
-        of_head = dict(layer=layer, head=head, heads=clusters.shape[1])
+        at, source, i = theirs.block(pos, j)
+        target = jnp.where(i < theirs.room, theirs.here + i, cache.slots)
         keys = stored(encode.keys, state.host.take(state.k, source), at, **of_head)
         values = stored(encode.values, state.host.take(state.v, source), at, **of_head)
         return (
@@ -94,4 +144,4 @@ def _overwrite(pools, cache: Cache, encode: Stored, clusters: Clusters, *, row, 
             jax.tree.map(lambda x: x.at[target].set(0, mode="drop"), slot_state),  # tokens as they came: nothing is merged
         )
 
-    return lax.fori_loop(0, -(-room // _BLOCK), block, pools)
+    return lax.fori_loop(0, theirs.blocks, block, pools)
