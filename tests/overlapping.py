@@ -23,12 +23,13 @@ class Log:
 
     Attributes:
         events: "layer", "begin" or "take".   met: for each reading of a thread whether the device's work that it waited for began.
-        direct: readings that nobody had begun.
+        direct: readings that nobody had begun.   nbytes: of the rows that came.
     """
 
     events: list[str] = field(default_factory=list)
     met: list[bool] = field(default_factory=list)
     direct: int = 0
+    nbytes: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
     over: bool = False
 
@@ -101,7 +102,9 @@ def slow_reads(monkeypatch, layers: int, read: Callable = by_callback._Rows.read
     def takes(self, asked, reading):
         log.direct += asked not in self._reads
         log.note("take")
-        return take(self, asked, reading)
+        rows = take(self, asked, reading)
+        log.nbytes += rows.nbytes
+        return rows
 
     monkeypatch.setattr(by_callback._Rows, "read", slow)
     monkeypatch.setattr(BegunReads, "begin", begins)

@@ -42,6 +42,7 @@ def test_a_slow_reading_ends_while_the_device_works(lm, pre, monkeypatch, method
     readings = 2 * 2 * (STEPS // 5) if method is heterocache else 2 * (LAYERS - 1) * STEPS  # keys and values
     assert (taken, log.direct) == (readings, 0)
     assert log.between() == [ahead] * taken
+    assert log.nbytes == got.cache.retrieval.moved_nbytes.sum() >= got.cache.retrieval.fetched_nbytes.sum() > 0
     assert log.events.count("layer") == LAYERS * STEPS and len(log.met) >= taken and all(log.met[:taken])
 
 

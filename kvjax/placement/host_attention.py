@@ -44,6 +44,15 @@ def host_attention(
     return jax.device_put(_on_host(attend)(part, q, now), _DEVICE)
 
 
+def crossing_nbytes(q: Queries) -> int:
+    """Bytes of one `host_attention` of rows [r h g t d] from and to a device with a memory of its own.
+
+    Queries and their positions go to the host, outputs and log denominators come back in float32.
+    """
+    r, h, g, t, d = q.shape
+    return r * t * (h * g * (d * q.dtype.itemsize + d * 4 + 4) + 4)
+
+
 def _attention(part: HostPart, q: Queries, now: Int32[Array, "r t"], window: int | None) -> tuple[Array, Array]:
     """What is computed, wherever."""
     z = jnp.einsum("bhgtd,bhnd->bhgtn", q, part.k, preferred_element_type=jnp.float32) / np.float32(np.sqrt(q.shape[-1]))

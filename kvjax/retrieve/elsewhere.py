@@ -117,11 +117,13 @@ class Fetching(RetrieverState):
     """What retrievers keep that fetch slots of the prompt from elsewhere.
 
     Attributes:
-        away: those slots, None where all are in the pool.   fetched: how many each row fetched so far, all layers and heads.
+        away: those slots, None where all are in the pool.   fetched: how many each row asked for so far, all layers and heads.
+        moved: how many came: lists have a fixed size, and their rest comes, too.
     """
 
     away: Elsewhere | None
     fetched: Int32[Array, " b"]
+    moved: Int32[Array, " b"]
 
     @property
     def elsewhere(self) -> PyTree:
@@ -129,8 +131,20 @@ class Fetching(RetrieverState):
 
     @property
     def fetched_nbytes(self) -> Integer[np.ndarray, " b"]:
-        """Bytes that came from elsewhere for each row so far: slots asked for, a row of every store each."""
-        return np.asarray(self.fetched, np.int64) * (0 if self.away is None else self.away.slot_nbytes)
+        """Bytes of what each row asked for so far, a row of every store a slot: the papers' count."""
+        return self._nbytes(self.fetched)
+
+    @property
+    def moved_nbytes(self) -> Integer[np.ndarray, " b"]:
+        """Bytes that came from elsewhere for each row so far."""
+        return self._nbytes(self.moved)
+
+    def _nbytes(self, slots: Int32[Array, " b"]) -> Integer[np.ndarray, " b"]:
+        return np.asarray(slots, np.int64) * (0 if self.away is None else self.away.slot_nbytes)
+
+    def took(self, slots: Int32[Array, "b h m"], asked: Int32[Array, " b"]) -> "Fetching":
+        """With one more fetch of a layer: lists of slots, and how many of each row's were asked for."""
+        return self.replace(fetched=self.fetched + asked, moved=self.moved + slots.shape[1] * slots.shape[2])
 
     def split(self) -> tuple["Fetching", PyTree]:
         return self.replace(away=None), self.away

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Int32, PyTree
+from jaxtyping import Array, Bool, Int32, PyTree, UInt32
 
 from kvjax.codec import Codec
 from kvjax.encode import Stored
@@ -14,6 +14,7 @@ from kvjax.kernels.compact import first
 from kvjax.kernels.select_top import select_top
 from kvjax.protocols import Cache
 from kvjax.retrieve.clusters import Clusters
+from kvjax.retrieve.pivot_state import as_bits, of_bits
 from kvjax.types import Layer, Number
 
 #: Slots fetched at a time.
@@ -42,6 +43,20 @@ def waiting(state: PyTree, clusters: Clusters, real: Bool[Array, " b"]) -> tuple
     return first(flags.reshape(1, 1, -1))[0, 0], flags.sum().astype(jnp.int32)
 
 
+def ask(cache: Cache, clusters: Clusters, rank: UInt32[Array, "b p n"], *, real: Bool[Array, " b"]) -> PyTree:
+    """J_m = topk(rank, L_m), by the pivot's prompt slots, for the satellites of pivots that became pending in this step."""
+    state, many = cache.retrieval, len(clusters.satellites)
+    order, count = waiting(state, clusters, real)
+    pivot_of = jnp.asarray(np.array(clusters.satellites)[:, 2])
+
+    def satellite(i, asked):
+        r, m = order[i] // many, order[i] % many
+        chosen = select_top(rank[r, pivot_of[m]][None], state.room[r, m][None])[0]
+        return asked.at[r, m].set(as_bits(chosen))
+
+    return cache.replace(retrieval=state.replace(asked=lax.fori_loop(0, count, satellite, state.asked)))
+
+
 def begin(cache: Cache, clusters: Clusters, *, real: Bool[Array, " b"]) -> None:
     """Have the rows read that `deliver` will write at the end of the next step; nothing for homes that do not read ahead."""
     state = cache.retrieval
@@ -62,7 +77,7 @@ def begin(cache: Cache, clusters: Clusters, *, real: Bool[Array, " b"]) -> None:
 
 
 def deliver(cache: Cache, encode: Stored, clusters: Clusters, *, real: Bool[Array, " b"]) -> PyTree:
-    """Satellites of pending pivots overwritten with J_m = topk(latest, L_m), ascending; rows that are not real wait.
+    """Satellites of pending pivots overwritten with what was asked for them, ascending; rows that are not real wait.
 
     Costs nothing where nothing is pending: the loops run as often as there are blocks to move.
     """
@@ -74,14 +89,15 @@ def deliver(cache: Cache, encode: Stored, clusters: Clusters, *, real: Bool[Arra
 
     k, v, pos, slot_state = lax.fori_loop(0, count, satellite, (cache.k, cache.v, cache.pos, cache.state))
     # After the loop that reads it: without an order XLA copies what is written later, every step.
-    k, v, pos, latest = lax.optimization_barrier((k, v, pos, state.latest))
-    moved = jnp.zeros(real.shape, jnp.int32)
+    k, v, pos, asked = lax.optimization_barrier((k, v, pos, state.asked))
+    none = jnp.zeros(real.shape, jnp.int32)
     picked = jnp.where(jnp.arange(order.shape[0]) < count, state.room.reshape(-1)[order], 0)
     state = state.replace(
-        latest=latest,
+        asked=asked,
         pending=state.pending & ~real[:, None],
         refreshes=state.refreshes + (state.pending & real[:, None]),
-        fetched=state.fetched + moved.at[order // many].add(picked),
+        fetched=state.fetched + none.at[order // many].add(picked),
+        moved=state.moved + none.at[order // many].add(-(-picked // _BLOCK) * _BLOCK),
     )
     return cache.replace(k=k, v=v, pos=pos, state=slot_state, retrieval=state)
 
@@ -119,11 +135,10 @@ def _satellite(cache: Cache, clusters: Clusters, pair: Int32[Array, ""]) -> _Sat
     state, many = cache.retrieval, len(clusters.satellites)
     row, member = pair // many, pair % many
     layer, head, pivot = (jnp.asarray(x)[member] for x in np.array(clusters.satellites).T)
-    room, watching = state.room[row, member], jnp.asarray(clusters.pivots)[pivot, 1]
-    chosen = select_top(state.latest[row, pivot][None], room[None])[0]
+    watching = jnp.asarray(clusters.pivots)[pivot, 1]
     return _Satellite(
-        layer=layer, head=head, room=room, here=cache.start[layer, row, head], offset=state.offset[row, member],
-        there=cache.start[layer, row, watching], ranks=jnp.cumsum(chosen, dtype=jnp.int32),
+        layer=layer, head=head, room=state.room[row, member], here=cache.start[layer, row, head], offset=state.offset[row, member],
+        there=cache.start[layer, row, watching], ranks=jnp.cumsum(of_bits(state.asked[row, member]), dtype=jnp.int32),
     )  # fmt: skip
 
 

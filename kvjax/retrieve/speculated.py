@@ -183,6 +183,7 @@ class Speculated(Retriever):
         return SpeculatedState(
             away=saved(self.home, [d.away for d in decided], [list(zip(row.k, row.v, strict=True)) for row in rows]),
             fetched=jnp.zeros(len(rows), jnp.int32),
+            moved=jnp.zeros(len(rows), jnp.int32),
             partial=tuple(_together([self._partial(row, i) for row in rows]) if there else () for i, there in enumerate(some)),
             prompt=jnp.asarray(lengths, jnp.int32),
             cap=jnp.asarray(cap, jnp.int32),
@@ -211,8 +212,7 @@ class Speculated(Retriever):
         slots, count = (before.slots, before.count) if ready else self._guess(inputs.queries_of(before.x), mine, state, context)
         k, v = (state.away.take(kind, layer, slots, after=here) for kind in (0, 1))
         there = attend_rows(q, k, v, count)
-        fetched = state.fetched + count.sum(-1, dtype=jnp.int32)
-        return *together(there, here), cache.replace(retrieval=state.replace(fetched=fetched))
+        return *together(there, here), cache.replace(retrieval=state.took(slots, count.sum(-1, dtype=jnp.int32)))
 
     def _ahead(self, inputs: AttentionInputs, cache: Cache, context: AttendContext) -> tuple[Cache, Int32[Array, ""]]:
         """The guess for the next layer, in `cache.passed`, and a number that is there once its reading has begun."""
