@@ -93,14 +93,14 @@ def slow_reads(monkeypatch, layers: int, read: Callable = by_callback._Rows.read
 
     waited: dict[tuple[int, bytes], int] = {}
 
-    def begins(self, asked, reading):
+    def begins(self, asked, reading, nbytes):
         with log.changed:
             waited[id(self), asked[2]] = log.events.count("layer") + layers
         log.note("begin")
-        begin(self, asked, reading)
+        begin(self, asked, reading, nbytes)
 
     def takes(self, asked, reading):
-        log.direct += asked not in self._reads
+        log.direct += asked not in self
         log.note("take")
         rows = take(self, asked, reading)
         log.nbytes += rows.nbytes

@@ -50,13 +50,16 @@ def test_every_weight_crosses_once(monkeypatch):
     assert sum(pairs for _, pairs in sent) == int((np.asarray(weights) > 0).sum())
 
 
-@pytest.mark.parametrize(("rows", "dtype"), [(1, "float32"), (3, "bfloat16")])
-def test_queries_go_and_outputs_come_back(monkeypatch, rows, dtype):
-    """NEO and FastDecode, as traced for a device with a memory of its own: keys and values stay where they are."""
+@pytest.mark.parametrize(("rows", "dtype", "window"), [(1, "float32", None), (3, "bfloat16", 8)])
+def test_queries_go_and_outputs_come_back(monkeypatch, rows, dtype, window):
+    """NEO and FastDecode, as lowered for a device with a memory of its own: keys and values stay where they are."""
     monkeypatch.setattr(host_attention, "compiles_for", lambda: "cuda")
     q, k = jnp.zeros((rows, 2, 2, 1, 16), dtype), jnp.zeros((rows, 2, 90, 16), dtype)
     part = host_attention.to_host(k, k, jnp.ones((rows, 2, 90), bool))
-    trace = jax.make_jaxpr(host_attention.host_attention)(part, q, jnp.full((rows, 1), 90, jnp.int32))
-    moved = [x.aval for eqn in trace.eqns if eqn.primitive.name == "device_put" for x in eqn.outvars]
+    attend = lambda part, q, now: host_attention.host_attention(part, q, now, window)  # noqa: E731
+    trace = jax.jit(attend).trace(part, q, jnp.full((rows, 1), 90, jnp.int32))
+    moved = [x.aval for eqn in trace.jaxpr.eqns if eqn.primitive.name == "device_put" for x in eqn.outvars]
     assert len(moved) == 4 and all(x.shape[0] == rows for x in moved)
     assert sum(x.size * x.dtype.itemsize for x in moved) == host_attention.crossing_nbytes(q)
+    text = trace.lower(lowering_platforms=("cuda",)).as_text()
+    assert '_xla_compute_type = "host"' in text and text.count("annotate_device_placement") >= 4

@@ -44,8 +44,8 @@ class SlowRows(np.ndarray):
 class NeverBegun(BegunReads):
     """Whatever is begun is read when it is waited for."""
 
-    def begin(self, asked: object, read: Callable[[], np.ndarray]) -> None:
-        del asked, read
+    def begin(self, asked: object, read: Callable[[], np.ndarray], nbytes: int) -> None:
+        del asked, read, nbytes
 
 
 def model(width: int) -> Any:

@@ -4,18 +4,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 #: Threads that read.
 _THREADS = 2
-#: Readings a store has under way, or read and not taken; what was begun first is forgotten beyond it.
-_MOST = 256
+#: Bytes of a store's readings that are under way, or read and not taken; what was begun first is forgotten beyond it.
+_MOST = 1 << 28
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="kvjax-host-rows")
+
+
+class _Begun(NamedTuple):
+    rows: "Future[np.ndarray]"
+    nbytes: int
 
 
 class BegunReads:
@@ -26,19 +32,29 @@ class BegunReads:
     """
 
     def __init__(self):
-        self._reads: OrderedDict[Hashable, Future[np.ndarray]] = OrderedDict()
+        self._reads: OrderedDict[Hashable, _Begun] = OrderedDict()
+        self._held = 0
 
     def __len__(self) -> int:
         return len(self._reads)
 
-    def begin(self, asked: Hashable, read: Callable[[], np.ndarray]) -> None:
-        """Have a thread call `read`, unless the same was begun and not taken."""
+    def __contains__(self, asked: Hashable) -> bool:
+        return asked in self._reads
+
+    def begin(self, asked: Hashable, read: Callable[[], np.ndarray], nbytes: int) -> None:
+        """Have a thread call `read`, which gives so many bytes, unless the same was begun and not taken."""
         if asked not in self._reads:
-            self._reads[asked] = _threads().submit(read)
-        while len(self._reads) > _MOST:
-            self._reads.popitem(last=False)[1].cancel()
+            self._reads[asked] = _Begun(_threads().submit(read), nbytes)
+            self._held += nbytes
+        while self._held > _MOST and len(self._reads) > 1:
+            oldest = self._reads.popitem(last=False)[1]
+            oldest.rows.cancel()
+            self._held -= oldest.nbytes
 
     def take(self, asked: Hashable, read: Callable[[], np.ndarray]) -> np.ndarray:
         """What a thread read, waited for; what `read` gives where nothing was begun."""
         found = self._reads.pop(asked, None)
-        return read() if found is None else found.result()
+        if found is None:
+            return read()
+        self._held -= found.nbytes
+        return found.rows.result()

@@ -132,7 +132,8 @@ def _begin(state, slots):
     state, slots = np.asarray(state), np.array(slots)  # a copy: the program's own is gone when the thread reads it
     found = _held.get(int(state[0]))
     if found is not None and found.writes == state[1]:
-        found.begun.begin(found.asked(slots), lambda: found.read(slots))
+        nbytes = slots.size * found.rows.shape[1] * found.rows.itemsize
+        found.begun.begin(found.asked(slots), lambda: found.read(slots), nbytes)
     return np.int32(0)
 
 
