@@ -1,11 +1,12 @@
 """What a layer's attention over the cache is told beside the queries."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Float, Int32
 
 from kvjax.protocols import Rope, Storage
-from kvjax.types import Layer
+from kvjax.types import Layer, Queries
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class AttendContext:
         padded_slots: a bound on the slots of a region where something needs one, else 0.
         encode: how the layer's slots are stored.
         rope: the model's rotary embedding, for stages that rotate.
+        queries_ahead: the queries [b h g t d] before the rotary embedding that the next layer would make of a normed input [b t e];
+            None behind the last layer.
     """
 
     layer: Layer
@@ -27,6 +30,7 @@ class AttendContext:
     padded_slots: int
     encode: Storage
     rope: Rope | None = None
+    queries_ahead: Callable[[Float[Array, "b t e"]], Queries] | None = None
 
     def replace(self, **changes: object) -> "AttendContext":
         """The same reading with some fields changed."""

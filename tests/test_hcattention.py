@@ -10,6 +10,7 @@ from kvjax.calibrate.codebooks import collect_keys, fit_codebooks
 from kvjax.encode import ByCallback, OnDevice, OnHost, ProductQuantized, Stored
 from kvjax.kernels.select_top_p import top_p_mask
 from kvjax.retrieve import Renormalized, SetOfGroupMean, SetPerQueryHead, TopP, UnionOfGroup
+from tests.artefacts import toy
 from tests.conftest import ids_of, policy_of
 from tests.reference import hcattention as hc
 from tests.reference.softmax import softmax
@@ -171,6 +172,17 @@ def test_exact_keys_read_by_mass_differ_by_the_mass_left_out(lm, pre):
         shares.append(float(got.cache.retrieval.share.mean()))
     assert errors[0] > errors[1] > errors[2] and errors[2] < 0.05
     assert shares == sorted(shares) and shares[0] < 0.5 < shares[2]
+
+
+def test_the_newest_keys_may_stay_exact(lm, pre):
+    """With as many as there are, codes lose nothing: decoding is that over keys as they are. Fewer take the bytes of the tail."""
+    method = kvjax.methods.hcattention
+    run = lambda p: kvjax.decode(lm, kvjax.compress(pre, p), p, max_new_tokens=6, stop=(), return_logits=True)  # noqa: E731
+    whole, exact = run(method(toy("hcattention"), fp_window=128)), run(method(None))
+    np.testing.assert_allclose(whole.logits, exact.logits, atol=1e-5)
+    at_once = kvjax.compress(pre, method(toy("hcattention"))).nbytes
+    tails = kvjax.compress(pre, method(toy("hcattention"), fp_window=8)).nbytes - at_once
+    assert tails >= 3 * 2 * 9 * 16 * 4  # keys alone, with room for the step's
 
 
 @pytest.mark.parametrize("placement", [OnDevice(), OnHost()])

@@ -217,12 +217,13 @@ def test_bytes(lm, pre):
     d, itemsize, n, state = 16, 4, 90, cache.retrieval
     host = 2 * d * itemsize * 2 * n
     assert host <= cache.host_nbytes <= host * 33 / 32 + 64 * 2 * d * itemsize
-    slots = 2 * state.reference.shape[-1]  # of the pivots
-    flags = slots * (5 + 1 + 4)  # what w queries chose, the reference and the row that set it
-    assert state.chosen.nbytes == 5 * slots and state.reference.nbytes == slots and state.latest.nbytes == 4 * slots
+    of_set = 96 // 8  # a bit a prompt slot
+    sets = of_set * (2 * (5 + 1) + 2)  # of two pivots what w queries chose and the reference, of two satellites what is fetched
+    assert (state.chosen.nbytes, state.reference.nbytes, state.asked.nbytes) == (10 * of_set, 2 * of_set, 2 * of_set)
+    assert sets <= 4 * 2 * int(state.base[0])  # the paper's I_ref: indices of four bytes
     without = kvjax.compress(pre, policy_with().replace(retrieve=FullAttention()))
-    small = 4 * (2 * 2 + 2 + 1 + 1 + 2 + 1 + 1 + 2 * 32) + 2
-    assert cache.nbytes == without.nbytes + flags + small and without.host_nbytes == 0
+    small = 4 * (2 * 2 + 2 + 1 + 1 + 2 + 1 + 1 + 1 + 2 * 32) + 2
+    assert cache.nbytes == without.nbytes + sets + small and without.host_nbytes == 0
 
 
 def test_a_sliding_window_judges_every_step(lm, pre):

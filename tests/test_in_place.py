@@ -32,7 +32,7 @@ def test_what_pivots_remember_is_never_copied(lm, prompt):
     state = args[2].retrieval
     with unchecked():
         program = decode._loop.lower(*args, width=64, keep_logits=False).compile()
-    for x in (state.chosen, state.reference, state.latest):
+    for x in (state.chosen, state.reference, state.asked):
         shape = ",".join(map(str, x.shape))
         assert f"[{shape}]" in program.as_text()
         assert not [line for line in program.as_text().splitlines() if f"[{shape}]" in line and " copy(" in line]

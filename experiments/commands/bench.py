@@ -1,4 +1,4 @@
-"""`kvjax bench decode | retrieval | prefill | restore | sweep | memory`: whole pieces of work, with their conditions.
+"""`kvjax bench decode | retrieval | overlap | prefill | restore | sweep | memory`: whole pieces of work, with their conditions.
 
 Ratios against the peers come from one run. Single kernels are in `bench_kernels`, what the model answers beside the peers in
 `bench_answers`.
@@ -70,6 +70,24 @@ def retrieval(
         lm = models.load(model, dtype=dtype)
     with measuring("retrieval", len(cells(share)) * (rounds + 1)) as done:
         result = bench(lm, context, share, rounds=rounds, new=new, done=done)
+    show(result, json_file)
+
+
+@app.command("overlap")
+def overlap(
+    width: Annotated[int, typer.Option(min=64, help="Of a random model of four layers.")] = 2048,
+    context: Context = 384,
+    slow: Annotated[float, typer.Option(min=0, max=1e4, help="Milliseconds that a reading takes longer.")] = 20.0,
+    new: Annotated[int, typer.Option(min=2, help="Tokens decoded in a round.")] = 8,
+    rounds: Rounds = 5,
+    json_file: JsonFile = None,
+) -> None:
+    """ms per step over host rows that are slow to read, begun ahead or read when waited for."""
+    from experiments.bench.overlap import CELLS, METHODS
+    from experiments.bench.overlap import overlap as bench
+
+    with measuring("overlap", len(CELLS) * len(METHODS) * (rounds + 1)) as done:
+        result = bench(width, context, slow=slow / 1e3, rounds=rounds, new=new, done=done)
     show(result, json_file)
 
 

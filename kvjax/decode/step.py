@@ -4,6 +4,7 @@
 in place. Layers are unrolled over a list of weights: on a CPU slicing stacked weights costs a copy of them every step.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -77,14 +78,32 @@ def _slots(cache: KVCache, positions: Int32[Array, "b t"], count: Int32[Array, "
     return cache.replace(length=cache.length + count[:, None], **pools)
 
 
-def _attend(inputs: AttentionInputs, after=None, *, spec: Spec, cache: KVCache, layer: int, tokens, positions, count):
+def _queries_ahead(spec: Spec, layers: list, layer: int, positions: Int32[Array, "b t"]) -> Callable[[Array], Array] | None:
+    """`AttendContext.queries_ahead` of a layer. The next one is traced for it, and all but its queries dropped by the compiler."""
+    if layer + 1 >= len(layers):
+        return None
+
+    def queries_of(x: Array) -> Array:
+        found = []
+
+        def attend(inputs: AttentionInputs, after: PyTree = None):
+            found.append(inputs.queries_of(x))
+            return jnp.zeros_like(inputs.q), after
+
+        spec.decoder.layer(layers[layer + 1], x, positions, attend)
+        return found[0]
+
+    return queries_of
+
+
+def _attend(inputs: AttentionInputs, after=None, *, spec: Spec, cache: KVCache, layer: int, tokens, positions, count, ahead=None):
     """Append, then attend over everything: the seam of one layer. Gives back what it leaves to scorers if slots will be evicted.
 
     With `after`, what was given back last, another layer's queries read what has been appended: nothing is written.
     """
     context = AttendContext(
         layer=layer, positions=positions, window=spec.decoder.windows[layer], padded_slots=spec.padded_slots,
-        encode=spec.encode.at(layer), rope=spec.decoder.rope,
+        encode=spec.encode.at(layer), rope=spec.decoder.rope, queries_ahead=ahead,
     )  # fmt: skip
     placed = context.encode.positions.inputs(inputs, positions, spec.decoder.rope)
     if after is not None:
@@ -141,7 +160,9 @@ def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], 
     cache = _slots_of_parts(spec.retrieve.begin(cache), spec.encode, positions, count)
     x, left = spec.decoder.embed(params, tokens), []
     for layer, weights in enumerate(params["layers"]):
-        attend = partial(_attend, spec=spec, cache=cache, layer=layer, tokens=tokens, positions=positions, count=count)
+        ahead = _queries_ahead(spec, params["layers"], layer, positions)
+        how = dict(spec=spec, cache=cache, layer=layer, tokens=tokens, positions=positions, count=count, ahead=ahead)
+        attend = partial(_attend, **how)
         x, (cache, of_layer) = spec.decoder.layer(weights, x, positions, attend)
         left.append(of_layer)
     output = _of_output(spec, params, cache, x, tokens, count)

@@ -4,8 +4,8 @@
 Stages: encode Stored(keys=ProductQuantized(codebook), placement=OnHost()) · retrieve TopP(tau) · nothing is evicted.
 Codebooks come from an artefact, one for each layer, KV head and group of channels: the paper's definition. Its table 4b marks these
 with * and finds one codebook shared by all groups slightly better; its text says the opposite.
-Differs: nothing known. Where the paper is silent: the newest token is coded at once, every query head has its own set, and rotated
-keys are coded.
+Differs: nothing known. Where the paper is silent: the newest token is coded at once (`fp_window` keeps the newest exact), every
+query head has its own set, and rotated keys are coded.
 
 BibTeX:
     @misc{yang2025hcattention, title={HCAttention: Extreme KV Cache Compression via Heterogeneous Attention Computing for LLMs},
@@ -16,17 +16,18 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
-from kvjax.artefacts.artefact import resolve
+from kvjax.artefacts.artefact import ArtefactLike, resolve
 from kvjax.codec import ProductQuantized
-from kvjax.encode import OnDevice, OnHost, Stored
+from kvjax.encode import OnDevice, OnHost, Slide, Stored
 from kvjax.policy import Policy
 from kvjax.retrieve import SetPerQueryHead, TopP
 from kvjax.types import Function
 
 
 def hcattention(
-    artefact: object = "smollm2-135m", tau: float = 0.9, placement: OnDevice = OnHost(), heads: Function = SetPerQueryHead()
-) -> Policy:
+    artefact: ArtefactLike = "smollm2-135m", tau: float = 0.9, placement: OnDevice = OnHost(), heads: Function = SetPerQueryHead(),
+    fp_window: int | None = None,
+) -> Policy:  # fmt: skip
     """Code every key, keep every value on the host, read the fewest slots whose attention reaches tau.
 
     Args:
@@ -35,9 +36,11 @@ def hcattention(
         tau: share of the attention mass a query reads, in (0, 1].
         placement: OnHost(), ByCallback(), or OnDevice() where there is no host to offload to.
         heads: SetPerQueryHead(), UnionOfGroup() or SetOfGroupMean(): whose set it is.
+        fp_window: newest keys of every head that stay exact, on the device; None codes a key as it comes, 0 after its own step.
     """
     if artefact is None:
         return Policy(encode=Stored(placement=placement), retrieve=TopP(tau=tau, heads=heads))
     found = resolve(artefact, "hcattention")
     keys = ProductQuantized(found.tables["codebook"], origin=found.origin)
-    return Policy(encode=Stored(keys=keys, placement=placement), retrieve=TopP(tau=tau, heads=heads))
+    window = None if fp_window is None else Slide(fp_window)
+    return Policy(encode=Stored(keys=keys, placement=placement, window=window), retrieve=TopP(tau=tau, heads=heads))

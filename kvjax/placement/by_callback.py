@@ -1,11 +1,13 @@
 """Values in NumPy rows on the Python side, reached by callbacks: what a device without memory of its own beside it can use.
 
-Only indices, weights and new rows cross; the weighted sums are computed where the rows are.
+Only indices, weights and new rows cross; the weighted sums are computed where the rows are. A reading that is begun runs in a
+thread of the host, while the program goes on.
 """
 
 import itertools
 import weakref
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.kernels.compact import Moves
+from kvjax.placement.begun import BegunReads
 from kvjax.placement.lists import sources
 from kvjax.placement.on_device import OnDevice
 from kvjax.placement.on_host import OnHost
@@ -27,10 +30,18 @@ _held: "weakref.WeakValueDictionary[int, _Rows]" = weakref.WeakValueDictionary()
 
 
 class _Rows:
-    """NumPy rows and how often they were written."""
+    """NumPy rows, how often they were written, and what is being read of them."""
 
     def __init__(self, rows: np.ndarray):
-        self.rows, self.writes = rows, 0
+        self.rows, self.writes, self.begun = rows, 0, BegunReads()
+
+    def read(self, slots: np.ndarray) -> np.ndarray:
+        """The rows of `slots`; a slot beyond them reads the last one."""
+        return self.rows[np.minimum(slots, len(self.rows) - 1)]
+
+    def asked(self, slots: np.ndarray) -> tuple[int, tuple[int, ...], bytes]:
+        """What tells one reading from another."""
+        return self.writes, slots.shape, slots.tobytes()
 
 
 @jax.tree_util.register_pytree_node_class
@@ -116,13 +127,25 @@ def _copy(state, source, target):
     return _written(state, target, lambda rows: rows[np.minimum(source, len(rows) - 1)])
 
 
-def _take(state, slots):
-    rows = _find(np.asarray(state)).rows
-    return rows[np.minimum(np.asarray(slots), len(rows) - 1)]
+def _begin(state, slots):
+    """A thread starts to read; nothing where the rows are gone, or were written meanwhile: `_take` says so."""
+    state, slots = np.asarray(state), np.array(slots)  # a copy: the program's own is gone when the thread reads it
+    found = _held.get(int(state[0]))
+    if found is not None and found.writes == state[1]:
+        nbytes = slots.size * found.rows.shape[1] * found.rows.itemsize
+        found.begun.begin(found.asked(slots), lambda: found.read(slots), nbytes)
+    return np.int32(0)
+
+
+def _take(state, slots, *after):
+    """Rows of slots, waited for where a thread reads them."""
+    del after
+    found, slots = _find(np.asarray(state)), np.asarray(slots)
+    return found.begun.take(found.asked(slots), lambda: found.read(slots))
 
 
 def _weigh(state, slots, weights):
-    rows, weights = _take(state, slots).astype(np.float32), np.asarray(weights)
+    rows, weights = _find(np.asarray(state)).read(np.asarray(slots)).astype(np.float32), np.asarray(weights)
     b, h, g, t, n = weights.shape
     return (weights.reshape(b, h, g * t, n) @ rows).reshape(b, h, g, t, -1)
 
@@ -135,15 +158,21 @@ class ByCallback(OnHost):
     whose runtime has no host memory space; elsewhere `OnHost` is faster.
     """
 
+    reads_ahead: ClassVar[bool] = True
+
     def empty(self, slots: int, d: int, dtype: DTypeLike) -> HostRows:
         return _store(np.zeros((slots, d), dtype))
 
     def append(self, store: HostRows, slots: Int32[Array, " m"], rows: Float[Array, "m d"]) -> HostRows:
         return _write(store, _put, slots, rows.astype(store.dtype))
 
-    def take(self, store: HostRows, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
+    def begin(self, store: HostRows, slots: Int32[Array, "*shape"]) -> Int32[Array, ""]:
+        return io_callback(_begin, jax.ShapeDtypeStruct((), jnp.int32), store.state, slots)
+
+    def take(self, store: HostRows, slots: Int32[Array, "*shape"], after: PyTree = ()) -> Float[Array, "*shape d"]:
         found = jax.ShapeDtypeStruct((*slots.shape, store.shape[1]), store.dtype)
-        return jax.pure_callback(_take, found, store.state, slots)
+        awaited = [x.reshape(-1)[:1] for x in jax.tree.leaves(after)]
+        return jax.pure_callback(_take, found, store.state, slots, *awaited)
 
     pick = OnDevice.pick
 

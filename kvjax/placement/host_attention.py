@@ -11,7 +11,7 @@ from kvjax.kernels.dispatch import compiles_for
 from kvjax.placement.on_host import _DEVICE, _HOST, _on_host
 from kvjax.types import Queries
 
-#: Below every score, and finite.
+#: Below every score, and finite; above every score with the other sign.
 _LOW = np.float32(-1e30)
 
 
@@ -44,16 +44,26 @@ def host_attention(
     return jax.device_put(_on_host(attend)(part, q, now), _DEVICE)
 
 
+def crossing_nbytes(q: Queries) -> int:
+    """Bytes of one `host_attention` of rows [r h g t d] from and to a device with a memory of its own.
+
+    Queries and their positions go to the host, outputs and log denominators come back in float32.
+    """
+    r, h, g, t, d = q.shape
+    return r * t * (h * g * (d * q.dtype.itemsize + d * 4 + 4) + 4)
+
+
 def _attention(part: HostPart, q: Queries, now: Int32[Array, "r t"], window: int | None) -> tuple[Array, Array]:
-    """What is computed, wherever."""
+    """What is computed, wherever: by arithmetic alone, since a constant is in the device's memory and `where` mixes no memories."""
     z = jnp.einsum("bhgtd,bhnd->bhgtn", q, part.k, preferred_element_type=jnp.float32) / np.float32(np.sqrt(q.shape[-1]))
     seen = part.held[:, :, None, None]
     if window is not None:
-        seen = seen & (jnp.arange(part.k.shape[2]) > now[:, None, None, :, None] - window)
-    z = jnp.where(seen, z, -jnp.inf)
-    high = jnp.maximum(z.max(-1), _LOW)
-    p = jnp.exp(z - high[..., None])
+        at = jnp.cumsum(part.held | ~part.held, -1, dtype=jnp.int32)[:, :, None, None] - np.int32(1)
+        seen = seen & (at > now[:, None, None, :, None] - np.int32(window))
+    seen = seen.astype(jnp.float32)
+    z = jnp.minimum(z, (np.float32(1) - np.float32(2) * seen) * _LOW)
+    high = z.max(-1)
+    p = jnp.exp(z - high[..., None]) * seen
     total = p.sum(-1)
     out = jnp.einsum("bhgtn,bhnd->bhgtd", p, part.v.astype(jnp.float32), preferred_element_type=jnp.float32)
-    lse = jnp.where(total > 0, high + jnp.log(jnp.maximum(total, np.float32(1e-30))), -jnp.inf)
-    return out / jnp.maximum(total, np.float32(1e-30))[..., None], lse
+    return out / jnp.maximum(total, np.float32(1e-30))[..., None], high + jnp.log(total)

@@ -1,7 +1,8 @@
 """Where values live: on the device, in host memory beside it, or in NumPy rows behind a callback. One seam, three placements.
 
 A *store* holds rows [slots, d]. Everything the library does with values goes through the operations of the placement: `empty`,
-`append`, `take`, `weighted_sum`, `pick`, `compact` and `rewrite` and, between programs, `relocate` and `concatenate`.
+`append`, `take`, `weighted_sum`, `pick`, `compact` and `rewrite` and, between programs, `relocate` and `concatenate`. `begin` says
+early what `take` will be asked for.
 """
 
 from typing import ClassVar
@@ -21,6 +22,8 @@ class OnDevice:
 
     #: JAX's name of the memory the rows are in.
     memory_kind: ClassVar[str] = "device"
+    #: Whether rows are read ahead of `take` where `begin` named them.
+    reads_ahead: ClassVar[bool] = False
 
     def empty(self, slots: int, d: int, dtype: DTypeLike) -> Float[Array, "s d"]:
         """A store of zeros."""
@@ -30,8 +33,14 @@ class OnDevice:
         """Write a step's few new rows; a slot beyond the store is left out, or writes the last slot (slack, which nobody reads)."""
         return store.at[slots].set(rows.astype(store.dtype), mode="drop")
 
-    def take(self, store: PyTree, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
-        """The rows of `slots`; a slot beyond the store reads the last one."""
+    def begin(self, store: PyTree, slots: Int32[Array, "*shape"]) -> Int32[Array, ""]:
+        """Have the rows read that `take` will be asked for with the same slots: 0, there as soon as the reading has begun."""
+        del store, slots
+        return jnp.int32(0)
+
+    def take(self, store: PyTree, slots: Int32[Array, "*shape"], after: PyTree = ()) -> Float[Array, "*shape d"]:
+        """The rows of `slots`; a slot beyond the store reads the last one. Nothing is waited for before `after` is there."""
+        del after
         return jnp.take(store, slots, axis=0, mode="clip")
 
     def pick(

@@ -104,7 +104,8 @@ class OnHost(OnDevice):
         rows, slots = flat(rows.astype(store.dtype)), flat(slots)
         return each(count.reshape(-1), lambda r, i, store: _written(store, rows[r, i][None], slots[r, i]), store)
 
-    def take(self, store: PyTree, slots: Int32[Array, "*shape"]) -> Float[Array, "*shape d"]:
+    def take(self, store: PyTree, slots: Int32[Array, "*shape"], after: PyTree = ()) -> Float[Array, "*shape d"]:
+        del after  # the compiler's schedule puts the host's work beside the device's
         return jax.device_put(_take(store, slots), _DEVICE)
 
     def weighted_sum(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32, PyTree, UInt32
+from jaxtyping import Array, Bool, Int32, PyTree, UInt8
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
@@ -20,8 +20,8 @@ from kvjax.placement.by_callback import ByCallback
 from kvjax.placement.lists import listed
 from kvjax.protocols import Cache, Decoder
 from kvjax.retrieve.clusters import Clusters
-from kvjax.retrieve.pivot_state import PivotState, empty
-from kvjax.retrieve.satellites import deliver
+from kvjax.retrieve.pivot_state import PivotState, as_bits, empty, overlaps
+from kvjax.retrieve.satellites import ask, begin, deliver
 from kvjax.score.heads import GroupMax
 from kvjax.score.last_query import focus
 from kvjax.score.pool import AvgPool
@@ -46,13 +46,6 @@ class Sliding:
         return steps >= w
 
 
-def overlaps(
-    chosen: Bool[Array, "b w p n"], reference: Bool[Array, "b p n"], base: Int32[Array, " b"]
-) -> Float32[Array, "b w p"]:
-    """O = |I ∩ I_ref| / L_base."""
-    return (chosen & reference[:, None]).sum(-1) / jnp.maximum(base, 1).astype(jnp.float32)[:, None, None]
-
-
 @struct.dataclass
 class PivotRefresh(Retriever):
     """Satellites fetch topk(s_p, L_m) where median_w(|I_t ∩ I_ref| / L_base) < theta for their pivot p.
@@ -62,8 +55,9 @@ class PivotRefresh(Retriever):
     probabilities by the way (`Encoder.attention_with_weights`): I_t is chosen with every step, a window's end only compares.
 
     *Timing.* The window that ends with step t decides after its attention. What it asks for is fetched and written after the
-    attention of step t + 1, and read from step t + 2 on. A decision that falls on step t + 1 is taken after that arrival: a region
-    never mixes two fetches.
+    attention of step t + 1, and read from step t + 2 on: with a home behind callbacks a thread of the host reads it meanwhile,
+    begun at the end of step t and waited for at the end of step t + 1. A decision that falls on step t + 1 is taken after that
+    arrival: a region never mixes two fetches.
 
     Args:
         clusters: who watches whom; heads outside pivots and satellites cost nothing.
@@ -140,7 +134,9 @@ class PivotRefresh(Retriever):
             room=whole([[count[layer, h] for layer, h, _ in satellites] for count in counts]),
             held=whole([[count[layer, h] for layer, h in pivots] for count in counts]),
             offset=whole(_offsets(lengths, len(satellites))),
-            reference=jnp.stack([self._first(row, d, b, n) for row, d, b in zip(rows, decided, base, strict=True)]),
+            reference=jnp.stack(
+                [self._first(row, d, b, state.prompt_slots) for row, d, b in zip(rows, decided, base, strict=True)]
+            ),
         )
         return self._save(state, rows)
 
@@ -149,13 +145,13 @@ class PivotRefresh(Retriever):
         full = self.clusters.full
         return max(0, (mean_budget * full.size - int(count[full].sum())) // max(int((~full).sum()), 1))
 
-    def _first(self, row: Number, decided: PyTree, base: int, n: int) -> Bool[Array, "p n"]:
+    def _first(self, row: Number, decided: PyTree, base: int, n: int) -> UInt8[Array, "p y"]:
         """I_ref of every pivot after the prompt."""
         least, found = jnp.asarray([base], jnp.int32), []
         for at, h in self.clusters.pivots:
             q, k, keep = row.evidence[at].window_queries(1)[0], row.k[at][0], decided.keep[at][0]
             found.append(_first_reference(q, k, keep, np.int32(h), base=least, pool=self.pool, heads=self.heads, size=n))
-        return jnp.stack(found)
+        return as_bits(jnp.stack(found))
 
     def _save(self, state: PivotState, rows: list) -> PivotState:
         """The satellites' prompts in host memory."""
@@ -181,7 +177,7 @@ class PivotRefresh(Retriever):
         if inputs.q.shape[3] != 1:
             raise ValueError(f"PivotRefresh watches one token at a time; got {inputs.q.shape[3]}")
         p, h = zip(*pivots, strict=True)
-        held, n = state.held[:, np.array(p)], state.reference.shape[-1]
+        held, n = state.held[:, np.array(p)], state.prompt_slots
         out, lse, a = context.encode.attention_with_weights(inputs.q, cache, context, heads=h, upto=held, n=n)
         rank = probability_keys(self.heads(self.pool(a)), jnp.arange(n) < held[..., None])
         rank, k = lax.optimization_barrier((rank, cache.k))  # keys may be read for it by themselves: before the pool is written
@@ -193,16 +189,19 @@ class PivotRefresh(Retriever):
         cache = deliver(cache, encode, self.clusters, real=count > 0)
         state, row = cache.retrieval, jnp.arange(count.shape[0])
         rank = jnp.concatenate(state.fresh, 1)
-        chosen = select_top(rank, jnp.broadcast_to(state.base[:, None], rank.shape[:2]))
+        chosen = as_bits(select_top(rank, jnp.broadcast_to(state.base[:, None], rank.shape[:2])))
         slot = jnp.where(count > 0, state.steps % self.w, self.w)
         state = state.replace(fresh=(), chosen=state.chosen.at[row, slot].set(chosen, mode="drop"), steps=state.steps + count)
         due = (count > 0) & self.window.ends(state.steps, self.w)
         state, stores = state.split()  # a loop's carry is copied: the satellites' prompts stay outside
-        judge = partial(self._judge, rank=rank, newest=chosen, due=due)
+        judge = partial(self._judge, newest=chosen, due=due)
         state = lax.fori_loop(0, due.any().astype(jnp.int32), lambda _, state: judge(state), state)
-        return cache.replace(retrieval=state.replace(windows=state.windows + due).joined(stores))
+        cache = cache.replace(retrieval=state.replace(windows=state.windows + due).joined(stores))
+        cache = ask(cache, self.clusters, rank, real=count > 0)
+        begin(cache, self.clusters, real=count > 0)
+        return cache
 
-    def _judge(self, state: PivotState, *, rank: UInt32[Array, "b p n"], newest: Bool[Array, "b p n"], due) -> PivotState:
+    def _judge(self, state: PivotState, *, newest: UInt8[Array, "b p y"], due: Bool[Array, " b"]) -> PivotState:
         """Compare the pivots' windows with their references, in every row that is due."""
         median = jnp.median(overlaps(state.chosen, state.reference, state.base), axis=1)
         judged = due[:, None] & (state.base > 0)[:, None] & (state.base[:, None] < state.held)
@@ -211,7 +210,6 @@ class PivotRefresh(Retriever):
         row, p = jnp.arange(due.shape[0])[:, None], jnp.arange(median.shape[1])
         return state.replace(
             reference=jnp.where(drift[..., None], newest, state.reference),
-            latest=jnp.where(drift[..., None], rank, state.latest),
             pending=state.pending | drift,
             trace=state.trace.at[row, p, column].set(median, mode="drop"),
         )

@@ -33,9 +33,14 @@ class Elsewhere:
     home: OnDevice = struct.field(pytree_node=False)
     slot_nbytes: int = struct.field(pytree_node=False)
 
-    def take(self, kind: int, layer: int, slots: Int32[Array, "b h m"]) -> Float[Array, "b h m c"]:
-        """Rows of one kind, on the device; `slots` count from each region's first."""
-        return self.home.take(self.stores[kind], self.offset[layer][..., None] + slots)
+    def begin(self, layer: int, slots: Int32[Array, "b h m"]) -> Int32[Array, ""]:
+        """Have rows of every kind read that `take` will be asked for: 0, there as soon as the readings have begun."""
+        at = self.offset[layer][..., None] + slots
+        return sum((self.home.begin(store, at) for store in self.stores), jnp.int32(0))
+
+    def take(self, kind: int, layer: int, slots: Int32[Array, "b h m"], after: PyTree = ()) -> Float[Array, "b h m c"]:
+        """Rows of one kind, on the device, waited for when `after` is there; `slots` count from each region's first."""
+        return self.home.take(self.stores[kind], self.offset[layer][..., None] + slots, after)
 
     @staticmethod
     def stack(several: list) -> "Elsewhere":
@@ -48,6 +53,11 @@ class Elsewhere:
             offset=jnp.concatenate([x.offset + int(s) for x, s in zip(several, shift, strict=True)], 1),
             count=jnp.concatenate([x.count for x in several], 1),
         )
+
+
+def once_begun(begun: Int32[Array, ""], x: PyTree) -> PyTree:
+    """x, to the bit, for work that is to come after `begun`: a number of `begin`, never negative, which no compiler knows."""
+    return jax.tree.map(lambda leaf: jnp.where(begun < 0, jnp.zeros_like(leaf), leaf), x)
 
 
 #: What is to be stored of one row and layer: one array [1, h, n, width] for each kind.
@@ -107,11 +117,13 @@ class Fetching(RetrieverState):
     """What retrievers keep that fetch slots of the prompt from elsewhere.
 
     Attributes:
-        away: those slots, None where all are in the pool.   fetched: how many each row fetched so far, all layers and heads.
+        away: those slots, None where all are in the pool.   fetched: how many each row asked for so far, all layers and heads.
+        moved: how many came: lists have a fixed size, and their rest comes, too.
     """
 
     away: Elsewhere | None
     fetched: Int32[Array, " b"]
+    moved: Int32[Array, " b"]
 
     @property
     def elsewhere(self) -> PyTree:
@@ -119,8 +131,20 @@ class Fetching(RetrieverState):
 
     @property
     def fetched_nbytes(self) -> Integer[np.ndarray, " b"]:
-        """Bytes that came from elsewhere for each row so far: slots asked for, a row of every store each."""
-        return np.asarray(self.fetched, np.int64) * (0 if self.away is None else self.away.slot_nbytes)
+        """Bytes of what each row asked for so far, a row of every store a slot: the papers' count."""
+        return self._nbytes(self.fetched)
+
+    @property
+    def moved_nbytes(self) -> Integer[np.ndarray, " b"]:
+        """Bytes that came from elsewhere for each row so far."""
+        return self._nbytes(self.moved)
+
+    def _nbytes(self, slots: Int32[Array, " b"]) -> Integer[np.ndarray, " b"]:
+        return np.asarray(slots, np.int64) * (0 if self.away is None else self.away.slot_nbytes)
+
+    def took(self, slots: Int32[Array, "b h m"], asked: Int32[Array, " b"]) -> "Fetching":
+        """With one more fetch of a layer: lists of slots, and how many of each row's were asked for."""
+        return self.replace(fetched=self.fetched + asked, moved=self.moved + slots.shape[1] * slots.shape[2])
 
     def split(self) -> tuple["Fetching", PyTree]:
         return self.replace(away=None), self.away

@@ -106,6 +106,7 @@ class FilterLayers(Retriever):
         return FilterState(
             away=saved(self.home, [d.away for d in decided], [list(zip(row.k, row.v, strict=True)) for row in rows]),
             fetched=jnp.zeros(len(rows), jnp.int32),
+            moved=jnp.zeros(len(rows), jnp.int32),
             prompt=jnp.asarray(lengths, jnp.int32),
             wanted=jnp.asarray(wanted, jnp.int32),
             most=min(size_class(max(wanted)), max(row.k[0].shape[2] for row in rows)),
@@ -129,8 +130,7 @@ class FilterLayers(Retriever):
         wide = jnp.broadcast_to(slots[:, None], (*q.shape[:2], slots.shape[-1]))
         k, v = (state.away.take(kind, layer, wide) for kind in (0, 1))
         there = attend_rows(q, k, v, jnp.broadcast_to(count[:, None], q.shape[:2]))
-        state = state.replace(fetched=state.fetched + q.shape[1] * count)
-        return *together(there, here), cache.replace(retrieval=state)
+        return *together(there, here), cache.replace(retrieval=state.took(wide, q.shape[1] * count))
 
     def _chosen(self, q: PyTree, cache: Cache, context: AttendContext) -> tuple[Int32[Array, "b m"], Int32[Array, " b"]]:
         """Which tokens of the prompt later layers read, ascending, and how many."""

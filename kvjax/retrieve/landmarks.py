@@ -48,6 +48,7 @@ class ShadowState(Fetching):
         return states[0].replace(
             away=Elsewhere.stack([s.away for s in states]),
             fetched=jnp.concatenate([s.fetched for s in states]),
+            moved=jnp.concatenate([s.moved for s in states]),
             shadows=tuple(_together(layers) for layers in zip(*(s.shadows for s in states), strict=True)),
             wanted=jnp.concatenate([s.wanted for s in states]),
             most=max(s.most for s in states),
@@ -129,6 +130,7 @@ class Landmarks(Retriever):
         return ShadowState(
             away=saved(self.home, [d.away for d in decided], [[(v,) for v in row.v] for row in rows]),
             fetched=jnp.zeros(len(rows), jnp.int32),
+            moved=jnp.zeros(len(rows), jnp.int32),
             shadows=tuple(_together([self._shadow(row, i) for row in rows]) if there else () for i, there in enumerate(some)),
             wanted=jnp.asarray(wanted, jnp.int32),
             most=max(1, min(-(-max(wanted) // 8) * 8, most)),
@@ -158,8 +160,8 @@ class Landmarks(Retriever):
         at = jnp.take_along_axis(mine.ids, chosen, -1)[..., None] * self.chunk + token
         k = self._keys(mine, at.reshape(slots.shape), context.rope)
         there = attend_rows(q, k, state.away.take(0, context.layer, slots), count * self.chunk)
-        fetched = state.fetched + self.chunk * count.sum(-1, dtype=jnp.int32)
-        return *together(there, here), cache.replace(retrieval=state.replace(fetched=fetched))
+        asked = self.chunk * count.sum(-1, dtype=jnp.int32)
+        return *together(there, here), cache.replace(retrieval=state.took(slots, asked))
 
     def _chosen(self, q: Queries, mine: Shadow, state: ShadowState) -> tuple[Int32[Array, "b h k"], Int32[Array, "b h"]]:
         """Which landmarks each KV head reads, ascending, and how many."""

@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, UInt32
+from jax import lax
+from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, UInt8, UInt32
 
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.placement import OnDevice
@@ -12,7 +13,8 @@ from kvjax.types import size_class
 
 @struct.dataclass
 class PivotState(RetrieverState):
-    """Axis letters: p pivots and m satellites of all layers, w queries of a window, n prompt slots, c windows traced.
+    """Axis letters: p pivots and m satellites of all layers, w queries of a window, n prompt slots, y = ceil(n / 8) bytes of a set
+    of them, c windows traced.
 
     Attributes:
         k, v: stores of the satellites' prompt keys and values, rows [slots, d], one satellite behind the other.
@@ -20,9 +22,9 @@ class PivotState(RetrieverState):
         held: prompt slots of each pivot.   base: L_base.
         fresh: within a step, sort keys of where the pivots of each layer look, [b, pivots of the layer, n]; else ().
         chosen: I of the newest w queries.   steps: tokens seen, so that query i stands at steps % w.
-        reference: I_ref, by prompt slot.   latest: sort keys of the row that set it, 0 where there is no slot.
+        reference: I_ref.   asked: J_m of the fetch under way. Both, and I, by the pivot's prompt slots, a bit each.
         pending: pivots whose satellites are being fetched.
-        refreshes: fetches so far.   fetched: satellite slots they brought.
+        refreshes: fetches so far.   fetched: satellite slots they brought.   moved: with the rest of blocks that were not full.
         trace: median overlap of the last windows, window i at i % c, NaN where there was none.   windows: how many there were.
         host: the home of k and v.   slot_nbytes: bytes of one slot's key and value there.
     """
@@ -34,22 +36,33 @@ class PivotState(RetrieverState):
     held: Int32[Array, "b p"]
     base: Int32[Array, " b"]
     fresh: tuple[UInt32[Array, "b _ n"], ...]
-    chosen: Bool[Array, "b w p n"]
+    chosen: UInt8[Array, "b w p y"]
     steps: Int32[Array, " b"]
-    reference: Bool[Array, "b p n"]
-    latest: UInt32[Array, "b p n"]
+    reference: UInt8[Array, "b p y"]
+    asked: UInt8[Array, "b m y"]
     pending: Bool[Array, "b p"]
     refreshes: Int32[Array, "b p"]
     fetched: Int32[Array, " b"]
+    moved: Int32[Array, " b"]
     trace: Float32[Array, "b p c"]
     windows: Int32[Array, " b"]
     host: OnDevice = struct.field(pytree_node=False)
     slot_nbytes: int = struct.field(pytree_node=False)
 
     @property
+    def prompt_slots(self) -> int:
+        """Most prompt slots of a pivot, in whole bytes of bits."""
+        return 8 * self.reference.shape[-1]
+
+    @property
     def fetched_nbytes(self) -> Array:
         """Bytes that went from the host to the device for each row, keys and values: 2 d b_e Σ L_m over all refreshes."""
         return self.fetched * self.slot_nbytes
+
+    @property
+    def moved_nbytes(self) -> Array:
+        """Bytes that a program moved for them: blocks of a fixed size come whole."""
+        return self.moved * self.slot_nbytes
 
     def split(self) -> tuple["PivotState", PyTree]:
         """The state without its stores, which decoding only reads, and the stores."""
@@ -74,13 +87,31 @@ class PivotState(RetrieverState):
         return rest.replace(**stores)
 
 
-def _padded(state: PivotState, n: int) -> dict:
-    """What has a prompt-slot axis, widened to n."""
+def _padded(state: PivotState, y: int) -> dict:
+    """What has a prompt-slot axis, widened to y bytes."""
 
     def wide(x):
-        return jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (0, n - x.shape[-1])))
+        return jnp.pad(x, (*((0, 0),) * (x.ndim - 1), (0, y - x.shape[-1])))
 
-    return {name: wide(getattr(state, name)) for name in ("chosen", "reference", "latest")}
+    return {name: wide(getattr(state, name)) for name in ("chosen", "reference", "asked")}
+
+
+def as_bits(chosen: Bool[Array, "*b n"]) -> UInt8[Array, "*b y"]:
+    """A set of slots, eight to a byte."""
+    return jnp.packbits(chosen, axis=-1)
+
+
+def of_bits(bits: UInt8[Array, "*b y"]) -> Bool[Array, "*b n"]:
+    """The set again."""
+    return jnp.unpackbits(bits, axis=-1).astype(bool)
+
+
+def overlaps(
+    chosen: UInt8[Array, "b w p y"], reference: UInt8[Array, "b p y"], base: Int32[Array, " b"]
+) -> Float32[Array, "b w p"]:
+    """O = |I ∩ I_ref| / L_base."""
+    both = lax.population_count(chosen & reference[:, None]).sum(-1, dtype=jnp.int32)
+    return both / jnp.maximum(base, 1).astype(jnp.float32)[:, None, None]
 
 
 def empty(
@@ -92,18 +123,22 @@ def empty(
         like: keys of a layer, for d and the dtype.   host: the home of the stores.   slots: satellite tokens they hold.
         traced: windows traced.   b, p, m, n, w: sizes, by their axis letters.
     """
-    d = like.shape[-1]
+    d, y = like.shape[-1], -(-n // 8)
 
     def whole(*shape):
         return jnp.zeros(shape, jnp.int32)
+
+    def sets(*shape):
+        return jnp.zeros(shape, jnp.uint8)
 
     def store():
         return host.empty(size_class(slots), d, like.dtype)
 
     return PivotState(
         k=store(), v=store(), offset=whole(b, m), room=whole(b, m), held=whole(b, p), base=whole(b),
-        fresh=(), chosen=jnp.zeros((b, w, p, n), bool), steps=whole(b),
-        reference=jnp.zeros((b, p, n), bool), latest=jnp.zeros((b, p, n), jnp.uint32), pending=jnp.zeros((b, p), bool),
-        refreshes=whole(b, p), fetched=whole(b), trace=jnp.full((b, p, traced), jnp.nan, jnp.float32), windows=whole(b),
+        fresh=(), chosen=sets(b, w, p, y), steps=whole(b), reference=sets(b, p, y), asked=sets(b, m, y),
+        pending=jnp.zeros((b, p), bool),
+        refreshes=whole(b, p), fetched=whole(b), moved=whole(b), windows=whole(b),
+        trace=jnp.full((b, p, traced), jnp.nan, jnp.float32),
         host=host, slot_nbytes=2 * d * like.dtype.itemsize,
     )  # fmt: skip

@@ -18,11 +18,11 @@ from kvjax.evidence import Need, SkewedQueries
 from kvjax.evidence.skewed_queries import turned
 from kvjax.placement import OnDevice, OnHost
 from kvjax.protocols import Cache, Decoder
-from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
+from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, once_begun, saved
 from kvjax.retrieve.token_lists import as_list, best
 from kvjax.retrieve.top_pages import together
 from kvjax.stage import Retriever
-from kvjax.types import Keys, Layer, Number, Table, later_table, size_class
+from kvjax.types import Keys, Layer, Number, Queries, Table, later_table, size_class
 
 
 @struct.dataclass
@@ -93,6 +93,20 @@ class SpeculatedState(Fetching):
         )
 
 
+@struct.dataclass
+class Guess:
+    """What a layer hands on to the next.
+
+    Attributes:
+        x: its input, normed.   slots, count: what it expects the layer `layer` to look at; None where it does not say.
+    """
+
+    x: Float[Array, "b t e"]
+    slots: Int32[Array, "b h m"] | None = None
+    count: Int32[Array, "b h"] | None = None
+    layer: int = struct.field(pytree_node=False, default=-1)
+
+
 def _together(several: Sequence[PartialKeys | tuple[()]]) -> PyTree:
     """One layer of several rows, tokens padded to the longest prompt."""
     if not isinstance(several[0], PartialKeys):
@@ -107,7 +121,11 @@ class Speculated(Retriever):
     """Attention over the tokens of the prompt that x_{l-1}, the input of the layer before, makes one expect, and all later ones.
 
     q̂ = rope(x_{l-1} W_q^l), ẑ_j = max_g (q̂_g A[:, C]) · (k_j A[:, C]); every KV head fetches its own best, as many as come within
-    α of the maximum in the mean over KV heads. The guess needs nothing that its own layer computes: a fetch may run before it does.
+    α of the maximum in the mean over KV heads.
+
+    *Timing.* Layer l - 1 makes the guess for layer l before its own attention, and has the rows read: with `ByCallback` by a thread
+    of the host, while the device computes what is left of layer l - 1, and layer l as far as its attention over the pool. Only then
+    are they waited for. Where layers share a cache, the second reader of one guesses as it reads.
 
     Args:
         skew: float [L, H, d, d], orthogonal, A of each KV head from `kvjax.calibrate.skew`; None leaves columns as they are.
@@ -166,6 +184,7 @@ class Speculated(Retriever):
         return SpeculatedState(
             away=saved(self.home, [d.away for d in decided], [list(zip(row.k, row.v, strict=True)) for row in rows]),
             fetched=jnp.zeros(len(rows), jnp.int32),
+            moved=jnp.zeros(len(rows), jnp.int32),
             partial=tuple(_together([self._partial(row, i) for row in rows]) if there else () for i, there in enumerate(some)),
             prompt=jnp.asarray(lengths, jnp.int32),
             cap=jnp.asarray(cap, jnp.int32),
@@ -182,24 +201,34 @@ class Speculated(Retriever):
         return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
-        q, state, before = inputs.q, cache.retrieval, cache.passed
-        here, mine = context.encode.attention(q, cache, context), cache.retrieval.partial[context.layer]
-        cache = cache.replace(passed=inputs.x)
+        state, layer, before = cache.retrieval, context.layer, cache.passed
+        cache, begun = self._ahead(inputs, cache, context)
+        q, mine = once_begun(begun, inputs.q), state.partial[layer]
+        here = context.encode.attention(q, cache, context)
         if not isinstance(mine, PartialKeys):
             return *here, cache
         if q.shape[3] != 1:
             raise ValueError(f"Speculated guesses for one token at a time; got {q.shape[3]}")
-        slots, count = self._guess(inputs, before, mine, state, context)
-        k, v = (state.away.take(kind, context.layer, slots) for kind in (0, 1))
+        ready = isinstance(before, Guess) and before.layer == layer
+        slots, count = (before.slots, before.count) if ready else self._guess(inputs.queries_of(before.x), mine, state, context)
+        k, v = (state.away.take(kind, layer, slots, after=here) for kind in (0, 1))
         there = attend_rows(q, k, v, count)
-        fetched = state.fetched + count.sum(-1, dtype=jnp.int32)
-        return *together(there, here), cache.replace(retrieval=state.replace(fetched=fetched))
+        return *together(there, here), cache.replace(retrieval=state.took(slots, count.sum(-1, dtype=jnp.int32)))
 
-    def _guess(self, inputs: AttentionInputs, before: PyTree, mine: PartialKeys, state: SpeculatedState, context: AttendContext):
-        """What each KV head fetches, ascending, and how many."""
+    def _ahead(self, inputs: AttentionInputs, cache: Cache, context: AttendContext) -> tuple[Cache, Int32[Array, ""]]:
+        """The guess for the next layer, in `cache.passed`, and a number that is there once its reading has begun."""
+        state, after, guess = cache.retrieval, context.layer + 1, Guess(x=inputs.x)
+        theirs = state.partial[after] if after < len(state.partial) else ()
+        if not isinstance(theirs, PartialKeys) or context.queries_ahead is None or inputs.q.shape[3] != 1:
+            return cache.replace(passed=guess), jnp.int32(0)
+        slots, count = self._guess(context.queries_ahead(inputs.x), theirs, state, context)
+        return cache.replace(passed=Guess(inputs.x, slots, count, after)), state.away.begin(after, slots)
+
+    def _guess(self, q: Queries, theirs: PartialKeys, state: SpeculatedState, context: AttendContext):
+        """What each KV head fetches for queries before their rotation, ascending, and how many."""
         cos, sin = context.rope.cos_sin(context.positions)
-        q = context.rope.rotate(inputs.queries_of(before), cos[:, None, None], sin[:, None, None])
-        z = guessed(q[..., 0, :], mine)
+        q = context.rope.rotate(q, cos[:, None, None], sin[:, None, None])
+        z = guessed(q[..., 0, :], theirs)
         valid = jnp.arange(z.shape[-1]) < state.prompt[:, None]
         count = fetch_count(z, valid, self.alpha, state.cap)
         wide = jnp.broadcast_to(valid[:, None], z.shape)

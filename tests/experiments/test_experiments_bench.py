@@ -161,3 +161,15 @@ def test_one_benchmark_at_a_time():
 
 def test_every_press_is_a_method_of_ours():
     assert set(beside.PRESSES) <= set(kvjax.methods.names())
+
+
+@pytest.mark.slow
+def test_overlap_times_what_is_begun_ahead_and_what_is_not(cli, tmp_path):
+    words = ["--width", 64, "--context", 96, "--slow", 5, "--new", 4, "--rounds", 1]
+    code, out, err = cli("bench", "overlap", *words, "--json", tmp_path / "o.json")
+    assert code == 0, err
+    found = json.loads((tmp_path / "o.json").read_text())
+    cells = ("fast", "slow, begun ahead", "slow, read when waited for")
+    assert set(found["ms_per_token"]) == {f"{name}, {cell}" for name in ("heterocache", "infinigen") for cell in cells}
+    assert "readings 5 ms longer" in found["shape"] and found["ratios"]["infinigen, fast"] == 1
+    assert found["ms_per_token"]["infinigen, slow, read when waited for"]["min"] > 5  # what every step waits for at least
