@@ -25,7 +25,7 @@ from kvjax.types import Function
 
 
 def hcattention(
-    artefact: ArtefactLike = "smollm2-135m", tau: float = 0.9, placement: OnDevice = OnHost(), heads: Function = SetPerQueryHead(),
+    artefact: ArtefactLike | None = "smollm2-135m", tau: float = 0.9, placement: OnDevice = OnHost(), heads: Function = SetPerQueryHead(),
     fp_window: int | None = None,
 ) -> Policy:  # fmt: skip
     """Code every key, keep every value on the host, read the fewest slots whose attention reaches tau.
