@@ -25,8 +25,8 @@ from kvjax.types import Function
 
 
 def hcattention(
-    artefact: ArtefactLike | None = "smollm2-135m", tau: float = 0.9, placement: OnDevice = OnHost(), heads: Function = SetPerQueryHead(),
-    fp_window: int | None = None,
+    artefact: ArtefactLike | None = "smollm2-135m", tau: float = 0.9, placement: OnDevice = OnHost(),
+    heads: Function = SetPerQueryHead(), fp_window: int | None = None,
 ) -> Policy:  # fmt: skip
     """Code every key, keep every value on the host, read the fewest slots whose attention reaches tau.
 
