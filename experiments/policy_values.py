@@ -27,7 +27,7 @@ def value_of(parameter: inspect.Parameter, text: str) -> Any:
     if not nameable(parameter):
         raise ValueError(f"{parameter.name} is a stage, which has no name on the command line: build the policy in Python")
     value = _literal(text.strip())
-    if isinstance(parameter.default, str) and parameter.annotation not in _KINDS:
+    if isinstance(parameter.default, str):  # a name, such as that of a built-in artefact
         return None if value is None else text.strip()
     expected, fits = _KINDS[parameter.annotation]
     if not fits(value):

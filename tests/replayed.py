@@ -25,6 +25,7 @@ class Replay:
     windows: tuple[int | None, ...] = (None,)
     max_positions: int = 1024
     rope: Any = None
+    retrofit: str = ""
 
     @property
     def vocab(self) -> int:

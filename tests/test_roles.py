@@ -118,7 +118,7 @@ def test_budgets_stay_inside(seed, n, share):
         assert spent <= base * (12 - full) and (not exact or spent == base * (12 - full))
 
 
-MODEL = SimpleNamespace(layers=2, heads=4, groups=2, head_dim=16)
+MODEL = SimpleNamespace(layers=2, heads=4, groups=2, head_dim=16, retrofit="")
 
 
 def test_a_budget_the_full_heads_use_up_is_refused():

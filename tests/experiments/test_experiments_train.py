@@ -285,7 +285,7 @@ def test_what_is_served_is_compared_with_what_was_not_learned(cli, talker, prose
     words = ["train", *TRIM, "--model", "toy", "--text", prose, "--out", tmp_path / "gate", "--held-out", 0]
     assert cli(*words)[0] == 0
     policies = rivals(load(tmp_path / "gate"), talker, 10, 0)
-    assert set(policies) == {"full", "streaming_llm", "learned", "untrained"}
+    assert set(policies) == {"full", "streaming_llm", "snapkv", "learned", "untrained"}
     ids = [[int(i) for i in np.random.default_rng(seed).integers(0, 257, 60)] for seed in range(2)]
     found = nats(talker, policies, ids, prompt=40)
     whole = kvjax.prefill(talker, ids[1], all_logits=True).rows[0].all_logits[40:59]
@@ -294,7 +294,8 @@ def test_what_is_served_is_compared_with_what_was_not_learned(cli, talker, prose
     assert len({tuple(np.round(values, 6)) for values in found.values()}) > 2
     by_threshold = at_budget(kvjax.methods.kvzap(surrogate_gate(0)), 10)
     assert by_threshold.budget == 10 and by_threshold.allocate == kvjax.allocate.AcrossModel()
-    alphas = Artefact("duo_attention", {}, {}, {"sinks": 2, "recent": 6}, {"alpha": np.array([[0.1, 0.9], [0.2, 0.8]], np.float32)})
+    learned = {"alpha": np.array([[0.1, 0.9], [0.2, 0.8]], np.float32)}
+    alphas = Artefact("duo_attention", {"name": "toy"}, {}, {"sinks": 2, "recent": 6}, learned)
     duo = rivals(alphas, talker, 8, 0)
     np.testing.assert_array_equal(duo["learned"].allocate.pattern, [[0, 1], [0, 1]])
     np.testing.assert_array_equal(duo["untrained"].allocate.pattern, [[1, 1], [0, 0]])
