@@ -15,15 +15,20 @@ from experiments.markdown_table import table
 from experiments.report.words import estimate
 from experiments.result_pages.standing import said, shown
 from experiments.rows import Row
+from kvjax.artefacts.artefact import built_in
 
-_ABOUT = f"""Every method of `kvjax methods` that runs on this model as it comes, at the same budgets on the same prompts. A score
-is the share of prompts answered, in percent, with its 95% interval (Wilson), or nats a token; under a share of the prompt stands
-the score with that share of its slots kept. The last columns are bytes allocated on the device, at the smallest budget, and in host
-memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%. [{PAGE}]({PAGE}) sorts, filters and draws
-the same rows; [{CSV}]({CSV}) has the numbers."""
+_ABOUT = f"""Every method of `kvjax methods` that runs on this model as it comes, at the same budgets. A score is the share of
+prompts answered, in percent, with its 95% interval (Wilson), or nats a token; under a share of the prompt stands the score with
+that share of its slots kept; n is the number of prompts, the first ones of one list. The other columns are bytes allocated on the
+device, at the smallest budget, and in host memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%.
+[{PAGE}]({PAGE}) sorts, filters and draws the same rows; [{CSV}]({CSV}) has the numbers."""
 
 _AGAIN = """A killed run goes on where it was. `python -m experiments.leaderboard.pack FOLDER` joins what was measured to the rows
 of the library, `kvjax results leaderboard` makes this page of them."""
+
+
+#: What keeps every slot, some of them in host memory.
+ELSEWHERE = "retrieve"
 
 
 @cache
@@ -55,10 +60,10 @@ def beside(folder: Path) -> None:
 
 
 def top(count: int) -> list[str]:
-    """A table of the best `count` methods with a budget, by the mean of their scores; nothing where there are no rows."""
+    """A table of the best `count` methods that let go of slots, by the mean of their scores; nothing where there are no rows."""
     found = places(rows())
     task = found[0].task if found else MEAN
-    mine = [place for place in found if place.task == task and place.budget != "own"]
+    mine = [place for place in found if place.task == task and place.budget != "own" and place.kind != ELSEWHERE]
     return _budgeted(mine)[: count + 2] if mine else []
 
 
@@ -137,10 +142,13 @@ def _host(place: Place) -> str:
 
 def _missing(found: Sequence[Row]) -> list[tuple[str, str]]:
     measured = {row["policy"].partition(":")[0] for row in found}
-    return [(name, _why(name)) for name in kvjax.methods.names() if name not in measured]
+    models = sorted({row["model"] for row in found})
+    return [(name, _why(name, models)) for name in kvjax.methods.names() if name not in measured]
 
 
-def _why(name: str) -> str:
+def _why(name: str, models: Sequence[str]) -> str:
+    if any(f"{model}/{name}" in built_in() for model in models):
+        return "no rows yet"
     if "training" in kvjax.methods.info(name).requires:
         return "wants weights that do not come with the library"
     return f"kvjax leaderboard --methods {name} --dry-run tells"
