@@ -26,14 +26,18 @@ def command(place: Place, cells: Cells, folder: Path) -> str:
     e = place.entry
     common = (place.model, place.dtype, place.length, e.policy, e.budget)
     rows = [row for task in place.tasks for row in cells[*common, task]]
-    modes = {row["mode"] for row in rows} - {"-"}
-    seeds, tasks = dict.fromkeys(row["seed"] for row in rows), dict.fromkeys(row["task"] for row in rows)
-    text = rows[0].get("text")
     words = ["kvjax", "leaderboard", "--model", place.model, "--dtype", place.dtype, "--methods", e.policy]
     words += [] if place.budget == "own" else ["--budgets", place.budget]
-    words += ["--tasks", ",".join(tasks), *(["--question", "both" if len(modes) > 1 else modes.pop()] if modes else [])]
-    words += ["--lengths", str(place.length), "--prompts", str(1 + max(row["prompt"] for row in rows))]
-    words += ["--seed", ",".join(map(str, seeds))]
-    words += ["--text", text] if text and not text.startswith(PACKAGED) else []
-    words += ["--batched"] if e.batch > 1 else []
+    words += prompts_of(rows) + (["--batched"] if e.batch > 1 else [])
     return shlex.join([*words, "--out", str(folder / "again" / place.name.replace(" ", "_").replace("/", "_"))])
+
+
+def prompts_of(rows: Sequence[Row]) -> list[str]:
+    """The options that ask for the tasks and prompts of these rows."""
+    modes = {row["mode"] for row in rows} - {"-"}
+    seeds, tasks, lengths = (dict.fromkeys(row[name] for row in rows) for name in ("seed", "task", "length"))
+    text = rows[0].get("text")
+    words = ["--tasks", ",".join(tasks), *(["--question", "both" if len(modes) > 1 else modes.pop()] if modes else [])]
+    words += ["--lengths", ",".join(map(str, lengths)), "--prompts", str(1 + max(row["prompt"] for row in rows))]
+    words += ["--seed", ",".join(map(str, seeds))]
+    return words + (["--text", text] if text and not text.startswith(PACKAGED) else [])

@@ -10,6 +10,7 @@ import kvjax
 from experiments.full_cache import OF_HALF
 from experiments.leaderboard.board import MEAN, Place, places
 from experiments.leaderboard.pack import COMMITTED
+from experiments.leaderboard.repeat import prompts_of
 from experiments.leaderboard.write import CSV, PAGE, write
 from experiments.markdown_table import table
 from experiments.report.words import estimate
@@ -69,14 +70,10 @@ def top(count: int) -> list[str]:
 
 def command(found: Sequence[Row]) -> str:
     """The command line that measures all of it."""
-    values = {name: dict.fromkeys(row[name] for row in found) for name in ("model", "dtype", "task", "length", "mode")}
+    models, dtypes = (dict.fromkeys(row[name] for row in found) for name in ("model", "dtype"))
     shares = sorted({row["budget"] for row in found if isinstance(row["budget"], float) and row["budget"] < 1}, reverse=True)
-    modes = set(values["mode"]) - {"-"}
-    question = "both" if len(modes) > 1 else modes.pop() if modes else "unseen"
-    words = ["kvjax", "leaderboard", "--model", *values["model"], "--dtype", *values["dtype"], "--tasks", ",".join(values["task"])]
-    words += ["--question", question, "--budgets", ",".join(map(str, shares)), "--lengths", ",".join(map(str, values["length"]))]
-    words += ["--prompts", str(1 + max(row["prompt"] for row in found)), "--batched", "--out", "out/leaderboard"]
-    return shlex.join(words)
+    words = ["kvjax", "leaderboard", "--model", *models, "--dtype", *dtypes, "--budgets", ",".join(map(str, shares))]
+    return shlex.join([*words, *prompts_of(found), "--batched", "--out", "out/leaderboard"])
 
 
 def _tables(found: Sequence[Place]) -> list[str]:

@@ -55,22 +55,14 @@ inline void block(const Lanes& x, int64_t row, const float* w, const T* later, f
       for (int j = 0; j < J; ++j) out[(row + v * WIDTH + lane) * stride + j] = added[j][v][lane];
 }
 
-// J weights as float32: where they lie, or converted into `room`.
-inline const float* widened(const float* w, int64_t, float*) { return w; }
-template <class T>
-inline const float* widened(const T* w, int64_t count, float* room) {
-  numbers(w, count, room);
-  return room;
-}
-
 template <int V, int J, class T>
 void outputs(const Lanes& x, int64_t row, const T* w, int64_t n, float* room, float* out, int64_t stride) {
   int64_t o = 0;
   for (; o + J <= n; o += J) {
     const T* later = row == 0 && o + 2 * J <= n ? w + (o + J) * x.d : nullptr;
-    block<V, J>(x, row, widened(w + o * x.d, J * x.d, room), later, out + o, stride);
+    block<V, J>(x, row, as_floats(w + o * x.d, J * x.d, room), later, out + o, stride);
   }
-  for (; o < n; ++o) block<V, 1, T>(x, row, widened(w + o * x.d, x.d, room), nullptr, out + o, stride);
+  for (; o < n; ++o) block<V, 1, T>(x, row, as_floats(w + o * x.d, x.d, room), nullptr, out + o, stride);
 }
 
 template <int V, class T>

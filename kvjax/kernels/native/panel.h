@@ -69,12 +69,4 @@ void as_panel(const T* rows, int64_t many, int64_t d, float scale, float* lanes)
     }
 }
 
-// n rows of d numbers as float32: where they are, if they are that, else converted into `room`.
-inline const float* as_floats(const float* rows, int64_t, float*) { return rows; }
-template <class T>
-const float* as_floats(const T* rows, int64_t n, float* room) {
-  numbers(rows, n, room);
-  return room;
-}
-
 }  // namespace kvjax

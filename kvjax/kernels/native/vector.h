@@ -200,4 +200,12 @@ void numbers(const T* from, int64_t n, float* to) {
   std::memcpy(to + i, &last, (n - i) * sizeof(float));
 }
 
+// n numbers as float32: where they lie, if they are that, else converted into `room`.
+inline const float* as_floats(const float* from, int64_t, float*) { return from; }
+template <class T>
+const float* as_floats(const T* from, int64_t n, float* room) {
+  numbers(from, n, room);
+  return room;
+}
+
 }  // namespace kvjax
