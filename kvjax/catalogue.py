@@ -116,7 +116,8 @@ def slot_bytes(policy: Policy, head_dim: int, dtype: DTypeLike) -> tuple[int, in
     """Bytes of a slot on the device, and in host memory."""
 
     def leaves() -> dict[str, list[jax.Array]]:
-        return {name: jax.tree.leaves(pool) for name, pool in empty_pools(_Sizes(head_dim), policy, _MANY, dtype).items()}
+        pools = empty_pools(_Sizes(head_dim), policy, _MANY, dtype, numbered=policy.numbered)
+        return {name: jax.tree.leaves(pool) for name, pool in pools.items()}
 
     size = {name: sum(x.size * x.dtype.itemsize for x in pool) // _MANY for name, pool in jax.eval_shape(leaves).items()}
     host = 0 if policy.encode.placement.on_device else size["v"]

@@ -35,6 +35,8 @@ class Encoder(Stage):
     movable: bool = True
     #: Whether all heads of a layer must hold as many slots, because the i-th slots of all of them are one code.
     together: bool = False
+    #: Whether it needs a position stored for every slot: slots of a head are not all in one region, or take up several tokens.
+    numbered: ClassVar[bool] = False
     #: What it reads of the merger's memory (`cache.memory`), by name (`Merger.keeps`).
     reads_memory: ClassVar[frozenset[str]] = frozenset()
 

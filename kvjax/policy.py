@@ -89,6 +89,13 @@ class Policy:
         """Whether decoding needs a static bound on the slots of a region."""
         return self.when.decoding or self.retrieve.padded or self.encode.padded
 
+    @property
+    def numbered(self) -> bool:
+        """Whether a position is stored for every slot; not where all tokens stay, in order, in one region of each head."""
+        whole = isinstance(self.budget, float) and self.budget >= 1 and not self.allocate.given
+        stays = whole and not self.when.decoding and not self.merge.rewrites
+        return not stays or self.encode.numbered or self.retrieve.numbered
+
     def check(self, model: Decoder, length: int) -> None:
         """Raise ValueError if a stage fits neither the model nor a prompt of `length` tokens."""
         if self.when.decoding and any(need.second_pass for need in self.decode_score.needs):

@@ -175,6 +175,8 @@ class Retriever(Stage):
     reads_keys: ClassVar[bool] = False
     #: Whether `build` reads the prompt's keys and values or its scores: then a prompt cannot be compressed layer by layer.
     reads_prompt: ClassVar[bool] = False
+    #: Whether it needs a position stored for every slot: it holds some slots elsewhere, overwrites them, or cuts regions.
+    numbered: ClassVar[bool] = False
     #: What it reads of the merger's memory (`cache.memory`), by name (`Merger.keeps`).
     reads_memory: ClassVar[frozenset[str]] = frozenset()
 

@@ -24,7 +24,8 @@ Mask = Bool[Array, "b h n"]
 Positions = Int32[Array, "b h n"]
 Budget = Int32[Array, "l b h"]
 Regions = Int32[Array, "l b h"]
-SlotPositions = Integer[Array, " s"]
+#: Of every slot of a pool; [s, 0] where a slot's position is its place in its region (`kvjax.slot_positions`).
+SlotPositions = Integer[Array, " s"] | Integer[Array, "s 0"]
 Logits = Float32[Array, "b v"]
 
 #: A layer's index: a loop over layers makes it data.

@@ -82,7 +82,7 @@ def region(cache, layer, row, h):
     """Positions, codes and values of one head, in slot order."""
     at = np.arange(int(cache.length[layer, row, h])) + int(cache.start[layer, row, h])
     values = cache.placement.take(cache.v, jnp.asarray(at, jnp.int32))
-    return np.asarray(cache.pos)[at], np.asarray(cache.k)[at], np.asarray(values)
+    return np.asarray(cache.numbered().pos)[at], np.asarray(cache.k)[at], np.asarray(values)
 
 
 def margin(a, tau):

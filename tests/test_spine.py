@@ -65,11 +65,11 @@ def test_kept_positions_ascend_and_hold_their_own_keys(lm, pre, name):
             assert len(kept) == cache.lengths[layer, 0, h]
             for part in cache.parts_of(layer) or [cache]:
                 at = (layer - part.first, 0, h)
-                held = np.asarray(part.pos[int(part.start[at]) : int(part.start[at] + part.length[at])])
+                held = np.asarray(part.numbered().pos[int(part.start[at]) : int(part.start[at] + part.length[at])])
                 assert (np.diff(held.astype(int)) > 0).all() and set(held) <= set(kept)
             start, length = int(cache.start[layer, 0, h]), int(cache.length[layer, 0, h])
             if not cache.parts:
-                np.testing.assert_array_equal(cache.pos[start : start + length], kept)
+                np.testing.assert_array_equal(cache.numbered().pos[start : start + length], kept)
             if exact(name):
                 np.testing.assert_array_equal(cache.k[start : start + length], pre.rows[0].k[layer][0, h, kept])
                 np.testing.assert_array_equal(cache.v[start : start + length], pre.rows[0].v[layer][0, h, kept])
@@ -178,11 +178,11 @@ def test_bytes_as_accounted(lm, pre, name):
         return
     slot = [x for x in jax.tree.leaves((cache.k, cache.v, cache.pos)) if x.sharding.memory_kind == "device"]
     state = sum(x.nbytes // cache.slots for x in jax.tree.leaves(cache.state))
-    wider = 2 if policy_of(name).encode.positions.at_reading else 0  # positions in four bytes
+    position = (4 if policy_of(name).encode.positions.at_reading else 2) if policy_of(name).numbered else 0
     assert cache.slot_nbytes == sum(x.nbytes // cache.slots for x in slot) + state
     hosted = name in ("fastdecode", "heterocache", "hcattention", "neo") or (cache.held > cache.lengths).any()
     others = {"fastdecode", "hcattention", "kivi", "neo", *CODED}
-    assert name in others or cache.slot_nbytes == 130 + wider + state
+    assert name in others or cache.slot_nbytes == 128 + position + state
     assert hosted == (on_host != [])
     assert cache.used_nbytes == cache.lengths.sum() * cache.slot_nbytes
 

@@ -107,7 +107,8 @@ def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) 
 
 def _cache(decoder: Any, policy: Policy, row: Row, slots: int, **regions: Any) -> KVCache:
     """All of the cache but its retriever's state; to be called while tracing."""
-    pools, one = empty_pools(decoder, policy, slots, row.k[0].dtype), jnp.zeros(1, jnp.int32)
+    pools = empty_pools(decoder, policy, slots, row.k[0].dtype, numbered=policy.numbered)
+    one = jnp.zeros(1, jnp.int32)
     return KVCache(
         **pools, **regions, budget=regions["length"], position=one, steps=one,
         logits=jnp.zeros((1, decoder.vocab)),

@@ -49,7 +49,7 @@ def random_cache(decoder: Any, policy: Policy, context: int, *, dtype: Any, seed
     def array(field: str, like: Any) -> jax.Array:
         if field in keys:
             return _normal(keys[field], shape=like.shape, dtype=like.dtype)
-        if field == "pos":
+        if field == "pos" and like.ndim == 1:
             return _positions(context, count, capacity, like)
         return made[field] if field in made else jnp.zeros(like.shape, like.dtype)
 

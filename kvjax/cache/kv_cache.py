@@ -14,6 +14,7 @@ from kvjax.evidence import Evidence
 from kvjax.placement import OnDevice
 from kvjax.placement.store import is_store, on_host, store_nbytes
 from kvjax.short_repr import attempt, counted, megabytes, one_line, span
+from kvjax.slot_positions import in_order, numbered
 from kvjax.types import ALIGN, Layer, Logits, Regions, SlotPositions
 
 
@@ -37,13 +38,14 @@ class KVCache:
 
     Invariants: region (l, b, h) owns slots start .. start + capacity - 1 of the pool, of which the first `length` are in use;
     start is a multiple of 8; regions are disjoint; at least 256 slack slots end the pool. `pos[slot]` is the original position of
-    the token in that slot. After `compress` a region is in position order; after an eviction while decoding it is in no order.
+    the token in that slot, or nothing where that is the slot's place in its region. After `compress` a region is in position order;
+    after an eviction while decoding it is in no order.
     Everything with a slot axis moves together.
 
     Attributes:
         k: rotated keys as their codec's rows (`kvjax.codec`): an array [slots, d], or a pytree of arrays.
         v: values as their codec's rows, on the device, or in host memory (`kvjax.placement`).
-        pos: [slots], uint16 where the model's context allows, else int32.
+        pos: [slots], uint16 where the model's context allows, else int32; [slots, 0] if nothing was or will be evicted.
         state: what stages keep by slot, and the bias of slots.
         start, length, capacity: int32 [L, B, H].
         budget: int32 [L, B, H], what an eviction while decoding cuts back to.
@@ -173,6 +175,12 @@ class KVCache:
             return sum(part.room_nbytes for part in self.parts)
         return int((np.asarray(self.capacity) - self.lengths).sum()) * self.slot_nbytes
 
+    def numbered(self) -> "KVCache":
+        """The same cache with a position stored for every slot, as one that slots may leave."""
+        parts = tuple(part.numbered() for part in self.parts)
+        pos = self.pos if self.parts else numbered(self.pos, self.start, self.capacity)
+        return self.replace(pos=pos, parts=parts)
+
     def split(self) -> tuple["KVCache", PyTree]:
         """The cache without what decoding only reads, and that: caches share it, and no program is given it to overwrite."""
         if not isinstance(self.retrieval, RetrieverState):
@@ -201,6 +209,9 @@ class KVCache:
         if self.parts:
             of_parts = [part.kept(layer - part.first) for part in self.parts_of(layer)]
             return [[np.sort(np.concatenate(held)) for held in zip(*row, strict=True)] for row in zip(*of_parts, strict=True)]
-        pos, start, length = np.asarray(self.pos), np.asarray(self.start[layer]), np.asarray(self.length[layer])
+        start, length = np.asarray(self.start[layer]), np.asarray(self.length[layer])
+        if in_order(self.pos):
+            return [[np.arange(n, dtype=self.pos.dtype) for n in row] for row in length]
+        pos = np.asarray(self.pos)
         rows = zip(start, length, strict=True)
         return [[np.sort(pos[s : s + n]) for s, n in zip(*row, strict=True)] for row in rows]

@@ -130,6 +130,8 @@ def stack(caches: list[KVCache]) -> KVCache:
     }
     if len(shapes) > 1:
         raise ValueError(f"caches of different models or encodings cannot share a pool: {sorted(map(str, shapes))}")
+    if len({c.pos.ndim for c in caches}) > 1:
+        caches = [c.numbered() for c in caches]
     shift = np.cumsum([0] + [c.slots for c in caches[:-1]])
     start = jnp.concatenate([c.start + int(s) for c, s in zip(caches, shift, strict=True)], 1)
     parts = tuple(stack(list(of_all)) for of_all in zip(*(c.parts for c in caches), strict=True))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
+from kvjax.slot_positions import positions_of
 from kvjax.types import Number, SlotPositions
 
 
@@ -61,7 +62,7 @@ class LayerRegions:
         if self.positions.shape[1] == 1 and self.window is None:
             return held
         slots = (self.start + first)[..., None] + jnp.arange(size, dtype=jnp.int32)
-        pos = jnp.take(self.pos, slots, mode="clip").astype(jnp.int32)[:, :, None, None]
+        pos = positions_of(self.pos, slots, self.start)[:, :, None, None]
         now = self.positions[:, None, None, :, None]
         seen = held & (pos <= now)
         return seen if self.window is None else seen & (pos > now - self.window)

@@ -21,15 +21,18 @@ from kvjax.kernels.compact import host, pick
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder
+from kvjax.slot_positions import unnumbered
 from kvjax.stage import Merger
 from kvjax.types import Keys, Positions, Values, position_dtype, size_class
 from kvjax.view import LayerView
 
 
-def pack(pre: Prefilled, policy: Policy, decided: Sequence[Decision], start: np.ndarray, slots: int) -> dict[str, PyTree]:
+def pack(
+    pre: Prefilled, policy: Policy, decided: Sequence[Decision], start: np.ndarray, slots: int, *, numbered: bool = True
+) -> dict[str, PyTree]:
     """Fields of the cache: the pools (keys, values, positions, state) with every kept slot in its place, the merger's memory and
-    what codecs were fitted to, leaves [L, B, ...]."""
-    pools = _pools_for(pre, policy, slots)
+    what codecs were fitted to, leaves [L, B, ...]. Positions are stored if `numbered`."""
+    pools = _pools_for(pre, policy, slots, numbered)
     placement, positions, memory, fitted, tails = policy.encode.placement, policy.encode.positions, [], [], []
     elsewhere = None if placement.on_device else pools.pop("v")
     codecs = zip("kv", policy.encode.codecs, strict=True)
@@ -47,7 +50,7 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Decision], start: np.
             fitted.append(tuple(_fitted(c, x, d.keep, layer, row.evidence[layer]) for c, x in sides))
             coded = dict(zip("kv", zip(encode.codecs, encode.windows, (turned, view.v), fitted[-1], strict=True), strict=True))
             tails.append(tuple(() if w is None else _tail(w, x, order, count, encode.sinks) for _, w, x, _ in coded.values()))
-            rows = {"pos": pos, "state": state}
+            rows = {"pos": pos if numbered else np.zeros((*pos.shape, 0), pos.dtype), "state": state}
             rows |= {name: _encoded(codec, x, params, pos) for name, (codec, _, x, params) in coded.items() if name in pools}
             where = order, start[layer, r][None], count
             pools = _write(pools, {name: rows[name] for name in pools}, *where)
@@ -66,21 +69,22 @@ def pack(pre: Prefilled, policy: Policy, decided: Sequence[Decision], start: np.
     return stored | {"memory": memory, "fitted": fitted, "tails": tails}
 
 
-def _pools_for(pre: Prefilled, policy: Policy, slots: int) -> dict[str, host.Pool | PyTree]:
+def _pools_for(pre: Prefilled, policy: Policy, slots: int, numbered: bool) -> dict[str, host.Pool | PyTree]:
     """Pools to write into: in a CPU's memory, where they need no program of their size, if the prompts and all pools are there."""
-    make = partial(empty_pools, pre.decoder, policy, slots, pre.rows[0].k[0].dtype)
+    make = partial(empty_pools, pre.decoder, policy, slots, pre.rows[0].k[0].dtype, numbered=numbered)
     if policy.encode.placement.on_device and host.reaches([row.k for row in pre.rows]):
         return host.empty(make)
     return make()
 
 
-def empty_pools(decoder: Decoder, policy: Policy, slots: int, dtype: DTypeLike) -> dict[str, PyTree]:
-    """Zeroed pools for keys, values, positions and state; `dtype` is that of the prompt's keys and values."""
+def empty_pools(decoder: Decoder, policy: Policy, slots: int, dtype: DTypeLike, *, numbered: bool) -> dict[str, PyTree]:
+    """Zeroed pools for keys, values, positions (stored if `numbered`) and state; `dtype` is that of a prompt's keys and values."""
+    positions = jnp.int32 if policy.encode.positions.at_reading else position_dtype(decoder.max_positions)
     k, v = policy.encode.empty(slots, decoder.head_dim, dtype)
     return {
         "k": k,
         "v": v,
-        "pos": jnp.zeros(slots, jnp.int32 if policy.encode.positions.at_reading else position_dtype(decoder.max_positions)),
+        "pos": jnp.zeros(slots, positions) if numbered else unnumbered(slots, positions),
         "state": _empty_state(policy, slots),
     }
 

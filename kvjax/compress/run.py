@@ -110,7 +110,9 @@ def compress(
         _check_away(policy)
         decided = [d.replace(away=mask) for d, mask in zip(decided, away, strict=True)]
     slots = reserve_slots(pre, policy, pool_budget, headroom)
-    cache = packed(pre, policy, [d.here for d in decided], headroom=headroom, reserve_slots=slots)
+    numbered = policy.numbered or any(row.pos is not None for row in pre.rows)
+    here = [d.here for d in decided]
+    cache = packed(pre, policy, here, headroom=headroom, reserve_slots=slots, numbered=numbered)
     return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
 
 
@@ -129,17 +131,19 @@ def decide(pre: Prefilled, policy: Policy, scores: PromptScores) -> list[Decisio
     return [_decide(row, policy, of_row, **where) for row, of_row in zip(pre.rows, scores.rows, strict=True)]
 
 
-def packed(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int) -> KVCache:
-    """What was decided, in a pool of just that size, without the retriever's state."""
+def packed(
+    pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int, numbered: bool
+) -> KVCache:
+    """What was decided, in a pool of just that size, without the retriever's state; positions are stored if `numbered`."""
     if policy.encode.parted:
-        return _packed_parts(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots)
+        return _packed_parts(pre, policy, decided, headroom=headroom, reserve_slots=reserve_slots, numbered=numbered)
     counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
     check_together(policy, counts)
     budget = jnp.concatenate([d.budget for d in decided], axis=1)
     asked = policy.when.fullest(counts, np.asarray(budget), headroom, 1) if headroom else counts
     align, steps = math.lcm(ALIGN, policy.encode.page), DECODING if headroom else AT_REST
     start, capacity, slots = plan_regions(asked, reserve_slots, align, steps=steps)
-    pools = pack(pre, policy, decided, start, slots)
+    pools = pack(pre, policy, decided, start, slots, numbered=numbered)
     lengths = jnp.concatenate([row.length for row in pre.rows])
     return KVCache(
         **pools,
@@ -168,13 +172,15 @@ def check_together(policy: Policy, counts: Int32[np.ndarray, "l b h"]) -> None:
         )
 
 
-def _packed_parts(pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int) -> KVCache:
+def _packed_parts(
+    pre: Prefilled, policy: Policy, decided: list[Decision], *, headroom: int, reserve_slots: int, numbered: bool
+) -> KVCache:
     """What was decided, in parts, each as if it were a cache."""
     parts, layers = [], len(pre.layers)
     for part in policy.encode.divided(pre, decided):
         reserve = -(-reserve_slots * len(part.pre.layers) // layers)
         mine = policy.replace(encode=part.store, when=policy.when if part.scored else AfterPrefill())
-        cache = packed(part.pre, mine, part.decided, headroom=headroom, reserve_slots=reserve)
+        cache = packed(part.pre, mine, part.decided, headroom=headroom, reserve_slots=reserve, numbered=numbered)
         parts.append(cache.replace(first=part.pre.first - pre.first))
     lengths = jnp.concatenate([row.length for row in pre.rows])
     return together(

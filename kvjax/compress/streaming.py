@@ -62,7 +62,8 @@ def _layer(
     rows = tuple(through(lm, reading, layer, needs) for reading in readings)
     pre = Prefilled(rows=rows, needs=tuple(needs), decoder=lm.decoder, first=layer)
     decided = decide(pre, policy, scores_of(pre, policy))
-    layers.add(packed(pre, policy, decided, headroom=0, reserve_slots=0))
+    numbered = policy.numbered or any(row.pos is not None for row in rows)
+    layers.add(packed(pre, policy, decided, headroom=0, reserve_slots=0, numbered=numbered))
     if policy.select.leaves:
         readings[:] = [_left(reading, d) for reading, d in zip(readings, decided, strict=True)]
     return [d.replace(scores=d.scores[..., :0], keep=d.keep[..., :0], state=()) for d in decided]

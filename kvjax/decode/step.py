@@ -23,6 +23,7 @@ from kvjax.evidence import of_model, of_output
 from kvjax.kernels.append import append
 from kvjax.policy import DecodeStages, Policy
 from kvjax.protocols import Decoder
+from kvjax.slot_positions import rows_for
 from kvjax.stage import Retriever
 
 
@@ -72,7 +73,8 @@ def _slots(cache: KVCache, positions: Int32[Array, "b t"], count: Int32[Array, "
     """Slots for a step's tokens behind the last of every region: their positions, and a state of zeros. Of all layers at once."""
     (layers, b, h), t = cache.start.shape, positions.shape[1]
     state = jax.tree.map(lambda x: jnp.zeros((layers * b, h, t, *x.shape[1:]), x.dtype), cache.state)
-    rows = {"pos": _of_layers(jnp.broadcast_to(positions[:, None], (b, h, t)), layers), "state": state}
+    pos = rows_for(cache.pos, _of_layers(jnp.broadcast_to(positions[:, None], (b, h, t)), layers))
+    rows = {"pos": pos, "state": state}
     regions = cache.start.reshape(-1, h), cache.length.reshape(-1, h)
     pools = append({"pos": cache.pos, "state": cache.state}, rows, *regions, _of_layers(count, layers))
     return cache.replace(length=cache.length + count[:, None], **pools)

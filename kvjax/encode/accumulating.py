@@ -52,6 +52,7 @@ class Accumulating(Stored):
     Raises (from `check`): ValueError for codes, or values elsewhere than on the device. Source: DMC, arXiv 2403.09636, section 3.1.
     """
 
+    numbered: ClassVar[bool] = True
     reads_memory: ClassVar[frozenset[str]] = frozenset({"k", "v", "z"})
     positions: PositionPolicy = WithoutDecisions()
     offset: float = struct.field(pytree_node=False, default=5.0)

@@ -10,6 +10,7 @@ from kvjax.codec.decoded import biased
 from kvjax.encode.positions import AtReading, visible
 from kvjax.encode.tail import LayerTail
 from kvjax.protocols import Rope
+from kvjax.slot_positions import positions_of
 from kvjax.types import Queries
 
 
@@ -27,7 +28,7 @@ def scores_at_reading(
     k = codec.decode(regions.rows(0, whole), q.dtype, params)[:, :, :n]
     k = jnp.where(held[..., None], k if tail is None else tail.beside(k), 0)
     slots = regions.start[..., None] + jnp.arange(n, dtype=jnp.int32)
-    pos = jnp.take(regions.pos, slots, mode="clip").astype(jnp.int32)
+    pos = positions_of(regions.pos, slots, regions.start)
     at, now = positions.places(pos, held, regions.positions)
     z = positions.product(q, k, at, now, rope) / math.sqrt(q.shape[-1])
     z = jnp.where(visible(at, now, held, regions.window)[:, :, None], z, -jnp.inf)

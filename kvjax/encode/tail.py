@@ -14,6 +14,7 @@ from kvjax.codec.layer_regions import page_of
 from kvjax.encode.window import Window
 from kvjax.kernels.compact import first
 from kvjax.protocols import Cache
+from kvjax.slot_positions import positions_of
 from kvjax.types import Keys, Layer, Queries
 
 
@@ -138,7 +139,7 @@ def flush(codec: Codec, window: Window, pool: PyTree, tail: Tail, fitted: PyTree
         j = tail.coded[layer][..., None] + jnp.arange(window.block, dtype=jnp.int32)
         x = jnp.take_along_axis(tail.rows[layer], row_of(j, tail.sinks, ring)[..., None], 2)
         where = cache.start[layer] + tail.coded[layer]
-        pos = jnp.take(cache.pos, cache.start[layer][..., None] + j, mode="clip").astype(jnp.int32)
+        pos = positions_of(cache.pos, cache.start[layer][..., None] + j, cache.start[layer])
         rows = codec.at(layer).encode(x, pos, jax.tree.map(lambda x: x[layer], fitted))
         return put_rows(pool, rows, where, jnp.where(due[layer], window.block, 0), cache.slots)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,7 @@ class Tiered(Parted):
         ValueError: a first tier with pages, windows, storages that differ in placement or positions.
     """
 
+    numbered: ClassVar[bool] = True
     stores: tuple[Stored, ...]
     rule: TierRule
 

@@ -89,6 +89,7 @@ def _chosen(heads: list[np.ndarray], score: Float[np.ndarray, " s"], budget: int
 
 def cut(cache: KVCache, stays: Bool[np.ndarray, " s"]) -> KVCache:
     """The cache with these slots alone, in the order they stood in, in a pool of their size."""
+    cache = cache.numbered()
     start, length = np.asarray(cache.start).reshape(-1), cache.lengths.reshape(-1)
     mine = [at + np.flatnonzero(stays[at : at + n]) for at, n in zip(start, length, strict=True)]
     counts = np.array([len(slots) for slots in mine]).reshape(cache.start.shape)

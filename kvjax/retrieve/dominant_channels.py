@@ -104,6 +104,10 @@ class DominantChannels(Retriever):
                 f"DominantChannels with a home chooses among a whole prompt: leave the budget at 1.0, not {mean_budget}"
             )
 
+    @property
+    def numbered(self) -> bool:
+        return self.home is not None
+
     def away(self, rows: list, decided: list, model: Decoder) -> list[Bool[Array, "l 1 h _"]] | None:
         if self.home is None:
             return None

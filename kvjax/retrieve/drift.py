@@ -79,6 +79,7 @@ class PivotRefresh(Retriever):
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True
+    numbered: ClassVar[bool] = True
     clusters: Clusters = struct.field(pytree_node=False, repr=False)
     w: int = struct.field(pytree_node=False, default=5)
     theta: Number = 0.5

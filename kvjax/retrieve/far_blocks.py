@@ -56,6 +56,7 @@ class FarBlocks(Retriever):
     stepwise: ClassVar[bool] = True
     padded: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True
+    numbered: ClassVar[bool] = True
     sizes: FarSizes = struct.field(pytree_node=False, default=FarSizes())
 
     @property

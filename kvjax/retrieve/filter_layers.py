@@ -73,6 +73,7 @@ class FilterLayers(Retriever):
     padded: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True
+    numbered: ClassVar[bool] = True
     filters: tuple[int, ...] = struct.field(pytree_node=False, default=(2, 8, 18))
     tokens: Number = 4096
     waiting: int = struct.field(pytree_node=False, default=1)

@@ -93,6 +93,7 @@ class Landmarks(Retriever):
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True
+    numbered: ClassVar[bool] = True
     rank: int = struct.field(pytree_node=False, default=160)
     tokens: Number = 2048
     chunk: int = struct.field(pytree_node=False, default=8)

@@ -78,6 +78,10 @@ class MaskHeads(Retriever):
             raise ValueError(f"MaskHeads wants a bool mask [layers, query heads] = {wanted}; got {mask.dtype} {mask.shape}")
         self.inner.check(model, length, mean_budget)
 
+    @property
+    def numbered(self) -> bool:
+        return self.inner.numbered
+
     def away(self, rows: list, decided: list, model: Decoder) -> list[Bool[Array, "l 1 h _"]] | None:
         return self.inner.away(rows, decided, model)
 

@@ -144,6 +144,7 @@ class Speculated(Retriever):
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True
+    numbered: ClassVar[bool] = True
     skew: Table = later_table()
     part: float = struct.field(pytree_node=False, default=0.2)
     alpha: Number = 4.0

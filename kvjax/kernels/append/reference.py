@@ -13,7 +13,7 @@ def append(pools, rows, start, length, count):
 
     def put(pool, new):
         gets = jnp.arange(pool.shape[0])[:, None] == wanted
-        new = new.reshape(-1, *pool.shape[1:])[gets.argmax(1)].astype(pool.dtype)
+        new = new.reshape(wanted.size, *pool.shape[1:])[gets.argmax(1)].astype(pool.dtype)
         return jnp.where(gets.any(1).reshape(-1, *(1,) * (pool.ndim - 1)), new, pool)
 
     return jax.tree.map(put, pools, rows)

@@ -12,6 +12,6 @@ def append(pools, rows, start, length, count):
     where = behind(start, length, count, t=t, slots=slots).reshape(-1)
 
     def put(pool, new):
-        return pool.at[where].set(new.reshape(-1, *pool.shape[1:]).astype(pool.dtype), mode="drop")
+        return pool.at[where].set(new.reshape(where.size, *pool.shape[1:]).astype(pool.dtype), mode="drop")
 
     return jax.tree.map(put, pools, rows)

@@ -1,8 +1,9 @@
 """Scores from codes: what is computed, and which implementation computes it."""
 
-from jaxtyping import Array, Float, Float32, Int32, Integer, UInt
+from jaxtyping import Array, Float, Float32, Int32, UInt
 
 from kvjax.kernels.dispatch import Operation
+from kvjax.types import SlotPositions
 
 from . import reference, xla
 
@@ -15,7 +16,7 @@ def codebook_scores(
     q: Float[Array, "b h g t d"],
     codes: UInt[Array, "s m"],
     codebook: Float[Array, "h m1 c e"],
-    pos: Integer[Array, " s"],
+    pos: SlotPositions,
     start: Int32[Array, "b h"],
     length: Int32[Array, "b h"],
     q_pos: Int32[Array, "b t"],

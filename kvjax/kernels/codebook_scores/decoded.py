@@ -36,14 +36,14 @@ def score(
     q, codes, book, pos, start, length, q_pos, out,
     H: tl.constexpr, G: tl.constexpr, M: tl.constexpr, M2: tl.constexpr, C: tl.constexpr, E: tl.constexpr, E2: tl.constexpr,
     SHARED: tl.constexpr, CAP: tl.constexpr, WINDOW: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, ORDERED: tl.constexpr,
 ):  # fmt: skip
     """A block of a region's scores [R G CAP], -inf where the query does not see the slot."""
     at = tl.program_id(1)
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(start + at) + index
     there = index < tl.minimum(tl.load(length + at), CAP)
-    seen = in_window(pos, slot, there, tl.load(q_pos + at // H), WINDOW)
+    seen = in_window(pos, slot, index, there, tl.load(q_pos + at // H), WINDOW, ORDERED)
     own = book + (at % H) * (1 if SHARED else M) * C * E
     rows = rows_of(q, at, G, M, E, M2, E2)
     keys = decode(codes, own, slot, seen, M, M2, C, E, E2, SHARED)

@@ -6,6 +6,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from kvjax.slot_positions import positions_of
+
 
 @partial(jax.jit, static_argnames=("cap", "window"))
 def scores(q, codes, codebook, pos, start, length, q_pos, *, cap, window):
@@ -19,6 +21,6 @@ def scores(q, codes, codebook, pos, start, length, q_pos, *, cap, window):
     products = jnp.einsum("bhgtd,bhnd->bhgtn", q.astype(jnp.float32), keys, precision="highest") / math.sqrt(q.shape[-1])
     seen = held[:, :, None, :]
     if q.shape[3] > 1 or window is not None:
-        at, now = pos.at[slots].get(mode="clip")[:, :, None, :], q_pos[:, None, :, None]
+        at, now = positions_of(pos, slots, start)[:, :, None, :], q_pos[:, None, :, None]
         seen = seen & (at <= now) & (True if window is None else at > now - window)
     return jnp.where(seen[:, :, None], products, -jnp.inf)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import jax_triton as jt
 import triton
 
-from kvjax.kernels.ragged_attention.triton import precision
+from kvjax.kernels.ragged_attention.triton import positions, precision
 
 from . import decoded
 
@@ -53,9 +53,10 @@ def scores(q, codes, codebook, pos, start, length, q_pos, *, cap: int, window: i
     (b, h, g, _, d), (_, m1, c, e), m = q.shape, codebook.shape, codes.shape[1]
     how = precision(q.dtype, codebook.dtype)
     tiling, wide = config.of(d, how), triton.next_power_of_2(e)
+    ordered, pos = positions(pos, start)
     return jt.triton_call(
         q, codes, codebook, pos, start, length, q_pos, kernel=decoded.score, grid=(triton.cdiv(cap, tiling["BLOCK"]), b * h),
         out_shape=jax.ShapeDtypeStruct((*q.shape[:-1], cap), jnp.float32), H=h, G=g, M=m, C=c, E=e, E2=wide,
         M2=max(triton.next_power_of_2(m), 16 // wide), SHARED=m1 == 1, CAP=int(cap), WINDOW=window or 0,
-        SCALE=1 / math.sqrt(d), PRECISION=how, **tiling,
+        SCALE=1 / math.sqrt(d), PRECISION=how, ORDERED=ordered, **tiling,
     )  # fmt: skip

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from kvjax.kernels.ragged_attention.xla import sees
+from kvjax.kernels.ragged_attention.xla import as_slots, sees
+from kvjax.slot_positions import in_order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,18 +30,22 @@ def scores(q, codes, codebook, pos, start, length, q_pos, *, cap: int, window: i
     m, block = codes.shape[1], min(config.block, codes.shape[0])
     width = -(-cap // block) * block
     rows = q.reshape(b * h, g * t, m, d // m).astype(jnp.float32) / math.sqrt(d)
-    seen_pos = pos if t > 1 or window is not None else None
+
+    def positions(first):
+        at = first + jnp.arange(block, dtype=jnp.int32)
+        return at if in_order(pos) else lax.dynamic_slice_in_dim(pos, first, block)
 
     def region(args):
         rows, head, start, length, q_pos = args
+        q_pos = as_slots(pos, q_pos, start)
         book = jnp.broadcast_to(lax.dynamic_index_in_dim(codebook, head, 0, False), (m, *codebook.shape[2:]))
         table = jnp.einsum("rme,mce->mcr", rows, book.astype(jnp.float32), precision="highest")
 
         def fill(i, out):
             part = _look_up(table, lax.dynamic_slice_in_dim(codes, start + i * block, block))
             held = (jnp.arange(block) < length - i * block)[None, :]
-            if seen_pos is not None:
-                held = held & sees(lax.dynamic_slice_in_dim(seen_pos, start + i * block, block), q_pos, g * t, window)
+            if t > 1 or window is not None:
+                held = held & sees(positions(start + i * block), q_pos, g * t, window)
             return lax.dynamic_update_slice(out, jnp.where(held, part, -jnp.inf), (0, i * block))
 
         used = -(-jnp.minimum(length, cap) // block)

@@ -26,7 +26,7 @@ def rewrite(pools, rows, slots, count):
 
     def put(pool, new):
         where = jnp.where(real, slots, pool.shape[0]).reshape(-1)
-        return pool.at[where].set(new.reshape(-1, *pool.shape[1:]).astype(pool.dtype), mode="drop")
+        return pool.at[where].set(new.reshape(where.size, *pool.shape[1:]).astype(pool.dtype), mode="drop")
 
     return jax.tree.map(put, pools, rows)
 

@@ -30,7 +30,7 @@ class Config:
 
 def refuses(pools, *rest, **static) -> str | None:
     """Why these operands are not for this implementation, or None."""
-    empty = next((x.shape for x in jax.tree.leaves((pools, rest)) if not x.size), None)
+    empty = next((x.shape for x in jax.tree.leaves((pools, rest)) if not x.size and not _bare(x)), None)
     return None if empty is None else f"takes pools and lists that are not empty, got one of {empty}"
 
 
@@ -63,6 +63,11 @@ def move_regions(source, old, new, length, *, slots: int, config: Config = Confi
     return jax.tree.map(lambda pool, x: _move(x, pool, at, to, length, config=config), empty, source)
 
 
+def _bare(x) -> bool:
+    """Whether slots have no numbers: there is nothing to move."""
+    return x.ndim > 1 and x.shape[-1] == 0
+
+
 def _firsts(rows):
     """The first of each region's rows [b, h, n, ...] among all of them."""
     b, h, n = jax.tree.leaves(rows)[0].shape[:3]
@@ -81,11 +86,13 @@ def _list(first, offsets) -> tuple:
 
 def _flat(x):
     """Rows of all regions as one axis."""
-    return x.reshape(-1, *x.shape[3:])
+    return x.reshape(math.prod(x.shape[:3]), *x.shape[3:])
 
 
 def _move(source, pool, at: tuple, to: tuple, count, *, config: Config):
     """The pool with count rows of every region moved: from `source`, or within the pool where there is none."""
+    if _bare(pool):
+        return pool
     kernel, rows = (kernels.within, ()) if source is None else (kernels.between, (source,))
     operands = *at[:2], *to[:2], count, *rows, pool
     many = count.size

@@ -87,4 +87,4 @@ def each(count, f, pools):
 
 def flat(x):
     """Rows and KV heads as one axis."""
-    return x.reshape(-1, *x.shape[2:])
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])

@@ -12,7 +12,7 @@ ffi::Error RaggedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffe
   const auto slots_of = [&](const Piece& piece) { return Stretch{start.typed_data()[piece.list] + piece.first}; };
   return by_types(q, k, [&](const auto& queries, auto type) {
     using T = decltype(type);
-    const Where where(pos, now, queries, window, biases(bias));
+    const Where where(pos, start, now, queries, window, biases(bias));
     attention(pool, queries, data<T>(k), data<T>(v), pieces, slots_of, where, out->typed_data(), lse->typed_data());
   });
 }
@@ -36,7 +36,7 @@ ffi::Error RaggedScores(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k
   if (beyond(start, length, k)) return outside();
   const int64_t cap = out->dimensions()[4], blocks = (cap + PIECE - 1) / PIECE;
   return by_types(q, k, [&](const auto& queries, auto type) {
-    const Where where(pos, now, queries, window, biases(bias));
+    const Where where(pos, start, now, queries, window, biases(bias));
     const auto* keys = data<decltype(type)>(k);
     const int64_t r = queries.rows;
     each_item(pool, queries.lists * blocks, [&](int64_t i) {

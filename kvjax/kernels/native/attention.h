@@ -12,13 +12,16 @@ namespace kvjax {
 
 constexpr float NOTHING = -std::numeric_limits<float>::infinity();
 
-// Positions of slots and queries; query row i is at now[i % t]. Without `pos` everything is seen, without `bias` nothing is added.
+// Positions of slots and queries; query row i is at now[i % t]. Without `bias` nothing is added.
 struct Seen {
+  // Everything is seen; or positions are those of `pos`, or counted from the slot `origin` on.
+  enum { ALL, STORED, IN_ORDER } kind;
   const void* pos;
   bool wide;
   const int32_t* now;
   int64_t t, window;
   const float* bias;
+  int64_t origin;
 
   // The positions that a query row sees: after the first, up to the second.
   std::pair<int64_t, int64_t> of(int64_t row) const {
@@ -40,8 +43,20 @@ void hide(const Position* pos, const Seen& seen, int64_t n, int64_t first_row, i
   }
 }
 
+inline void hide_in_order(int64_t first, const Seen& seen, int64_t n, int64_t first_row, int64_t rows, float* scores,
+                          int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto [after, upto] = seen.of(first_row + r);
+    float* mine = scores + r * stride;
+    std::fill(mine, mine + std::clamp<int64_t>(std::max<int64_t>(after, -1) - first + 1, 0, n), NOTHING);
+    std::fill(mine + std::clamp<int64_t>(upto - first + 1, 0, n), mine + n, NOTHING);
+  }
+}
+
 inline void hide(const Seen& seen, Stretch slots, int64_t n, int64_t first_row, int64_t rows, float* scores, int64_t stride) {
-  if (!seen.pos) return;
+  if (seen.kind == Seen::ALL) return;
+  if (seen.kind == Seen::IN_ORDER)
+    return hide_in_order(slots.first - seen.origin, seen, n, first_row, rows, scores, stride);
   if (seen.wide) return hide(static_cast<const int32_t*>(seen.pos) + slots.first, seen, n, first_row, rows, scores, stride);
   hide(static_cast<const uint16_t*>(seen.pos) + slots.first, seen, n, first_row, rows, scores, stride);
 }

@@ -63,7 +63,7 @@ ffi::Error WatchedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuff
   const Weights weights(places.upto.size(), r, cap, probabilities->typed_data());
   const auto error = by_types(q, k, [&](const auto& queries, auto type) {
     using T = decltype(type);
-    const Where where(pos, now, queries, window, biases(bias));
+    const Where where(pos, start, now, queries, window, biases(bias));
     const auto watch = [&](const Piece& piece, int64_t row, int64_t rows, float* found, const float* high, const float* total) {
       const int64_t place = places.of_list[piece.list];
       const int64_t n = place < 0 ? 0 : std::min(piece.n, places.upto[place] - piece.first);

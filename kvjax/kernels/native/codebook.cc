@@ -138,7 +138,7 @@ ffi::Error CodebookScores(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer
   const Book centroids{book.untyped_data(), shape[0], shape[1], shape[2], shape[3]};
   const int64_t m = codes.dimensions()[1];
   const Queries<float> queries(q);
-  const Where where(pos, now, queries, window);
+  const Where where(pos, start, now, queries, window);
   if (beyond(start, length, codes)) return outside();
   return by_type(book, [&](auto type) {
     auto run = [&](auto code) {

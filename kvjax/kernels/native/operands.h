@@ -84,19 +84,25 @@ ffi::Error by_types(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k, const Body
 // The biases of the pool's slots; of length 0 where there are none.
 inline const float* biases(const F32<1>& bias) { return bias.element_count() ? bias.typed_data() : nullptr; }
 
-// Positions of the pool's slots, uint16 or int32, and of the queries [b, t]; every slot is seen by one query without a window.
+// Positions of the pool's slots, uint16 or int32, or of length 0 where they are places in the regions that begin at `start`, and of
+// the queries [b, t]; every slot is seen by one query without a window.
 struct Where {
   Seen common = {};
+  const int32_t* start = nullptr;
   int64_t heads = 1;
   explicit Where(const float* bias) { common.bias = bias; }
   template <class Q>
-  Where(const ffi::AnyBuffer& pos, const S32<2>& now, const Queries<Q>& q, int64_t window, const float* bias = nullptr)
-      : common{q.t > 1 || window ? pos.untyped_data() : nullptr, pos.element_type() == ffi::S32, now.typed_data(), q.t, window,
-               bias},
+  Where(const ffi::AnyBuffer& pos, const S32<2>& start, const S32<2>& now, const Queries<Q>& q, int64_t window,
+        const float* bias = nullptr)
+      : common{q.t == 1 && !window ? Seen::ALL : pos.element_count() ? Seen::STORED : Seen::IN_ORDER,
+               pos.untyped_data(), pos.element_type() == ffi::S32, now.typed_data(), q.t, window, bias},
+        start(start.typed_data()),
         heads(q.heads) {}
   Seen seen(int64_t list) const {
     Seen mine = common;
+    if (mine.kind == Seen::ALL) return mine;
     mine.now += list / heads * mine.t;
+    mine.origin = start[list];
     return mine;
   }
 };

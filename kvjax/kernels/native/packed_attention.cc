@@ -115,7 +115,7 @@ ffi::Error PackedAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffe
              Tail(k_tail, k_coded, k_sinks), Tail(v_tail, v_coded, v_sinks), nullptr};
   if (page == 1) x.turned.reset(new TurnedQueries(x.q, x.k));
   const auto pieces = pieces_of(length.typed_data(), length.element_count(), pos.dimensions()[0]);
-  const Where where(pos, now, x.q, window, biases(bias));
+  const Where where(pos, start, now, x.q, window, biases(bias));
   return by_type(k_tail, [&](auto type) {
     attend<decltype(type)>(pool, x, start.typed_data(), pieces, where, out->typed_data(), lse->typed_data());
   });

@@ -1,8 +1,9 @@
 """Attention from packed codes: what is computed, and which implementation computes it."""
 
-from jaxtyping import Array, Float, Float32, Int32, Integer
+from jaxtyping import Array, Float, Float32, Int32
 
 from kvjax.kernels.dispatch import Operation
+from kvjax.types import SlotPositions
 
 from . import reference, xla
 from .packed import Packed
@@ -16,7 +17,7 @@ def packed_attention(
     q: Float[Array, "b h g t d"],
     k: Packed,
     v: Packed,
-    pos: Integer[Array, " s"],
+    pos: SlotPositions,
     start: Int32[Array, "b h"],
     length: Int32[Array, "b h"],
     q_pos: Int32[Array, "b t"],
@@ -54,8 +55,8 @@ def _check(q, k: Packed, v: Packed, pos, start, length, q_pos, bias, window) -> 
         _check_side(name, side, pos.shape[0], b=b, h=h, d=d)
     if start.shape != (b, h) or length.shape != (b, h) or q_pos.shape != (b, t):
         raise ValueError(f"start and length must be {(b, h)}, q_pos {(b, t)}; got {start.shape}, {length.shape}, {q_pos.shape}")
-    if bias is not None and bias.shape != pos.shape:
-        raise ValueError(f"bias must be {pos.shape}, one a slot; got {bias.shape}")
+    if bias is not None and bias.shape != pos.shape[:1]:
+        raise ValueError(f"bias must be {pos.shape[:1]}, one a slot; got {bias.shape}")
     if window is not None and window < 1:
         raise ValueError(f"window must be at least 1 position (or None), got {window}")
 

@@ -6,6 +6,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from kvjax.slot_positions import positions_of
+
 
 @partial(jax.jit, static_argnames="window")
 def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window):
@@ -19,7 +21,7 @@ def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window):
         z = z + bias.at[slots].get(mode="clip")[:, :, None, None]
     seen = held[:, :, None]
     if q.shape[3] > 1 or window is not None:
-        at, now = pos.at[slots].get(mode="clip").astype(jnp.int32)[:, :, None], q_pos[:, None, :, None]
+        at, now = positions_of(pos, slots, start)[:, :, None], q_pos[:, None, :, None]
         seen = seen & (at <= now) & (True if window is None else at > now - window)
     z = jnp.where(seen[:, :, None], z, -jnp.inf)
     high = jnp.maximum(z.max(-1, keepdims=True), -1e30)

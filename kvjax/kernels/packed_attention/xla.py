@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from kvjax.slot_positions import positions_of
 from kvjax.types import BLOCK
 
 #: Below every score, and finite: a row that has seen nothing yet gives exp(-inf - LOW) = 0 and not NaN.
@@ -36,7 +37,7 @@ def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window, config: 
         z = jnp.einsum("bhgtd,bhnd->bhgtn", rows, keys, precision="highest")
         if bias is not None:
             z = z + jnp.take(bias, slots, mode="clip")[:, :, None, None]
-        z = jnp.where(_seen(pos, slots, held, q_pos, window), z, -jnp.inf)
+        z = jnp.where(_seen(positions_of(pos, slots, start), held, q_pos, window), z, -jnp.inf)
         top = jnp.maximum(high, z.max(-1))
         weights, share = jnp.exp(z - top[..., None]), jnp.exp(high - top)
         part = jnp.einsum("bhgtn,bhnd->bhgtd", weights, values, precision="highest")
@@ -49,11 +50,11 @@ def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window, config: 
     return (out / safe[..., None]).astype(q.dtype), jnp.where(some, high + jnp.log(safe), -jnp.inf)
 
 
-def _seen(pos, slots, held, q_pos, window):
-    """Which slots each query sees [b h 1 t n]; one query without a window sees all that are held."""
+def _seen(at, held, q_pos, window):
+    """Which slots at these positions each query sees [b h 1 t n]; one query without a window sees all that are held."""
     seen = held[:, :, None, None]
     if q_pos.shape[1] == 1 and window is None:
         return seen
-    at, now = jnp.take(pos, slots, mode="clip").astype(jnp.int32)[:, :, None, None], q_pos[:, None, None, :, None]
+    at, now = at[:, :, None, None], q_pos[:, None, None, :, None]
     seen = seen & (at <= now)
     return seen if window is None else seen & (at > now - window)

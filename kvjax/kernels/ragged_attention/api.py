@@ -1,9 +1,10 @@
 """Ragged attention over a packed pool: what is computed, and which implementation computes it."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float32, Int32, Integer
+from jaxtyping import Array, Float, Float32, Int32
 
 from kvjax.kernels.dispatch import Operation
+from kvjax.types import SlotPositions
 
 from . import reference, xla
 
@@ -19,7 +20,7 @@ def ragged_attention(
     q: Float[Array, "b h g t d"],
     k: Float[Array, "s d"],
     v: Float[Array, "s d"],
-    pos: Integer[Array, " s"],
+    pos: SlotPositions,
     start: Int32[Array, "b h"],
     length: Int32[Array, "b h"],
     q_pos: Int32[Array, "b t"],
@@ -38,7 +39,7 @@ def ragged_attention(
         q: queries, rotated, g per KV head.
         k: the pool's keys, rotated; slots outside the regions may hold anything, NaN included.
         v: the pool's values.
-        pos: position of each slot's token.
+        pos: position of each slot's token; [s, 0] where the j-th slot of a region holds token j.
         start: first slot of each region, a multiple of 8; data.
         length: slots of each region, 0 allowed; data, a new value does not retrace.
         q_pos: position of each query.
@@ -68,7 +69,7 @@ def attention_with_weights(
     q: Float[Array, "b h g t d"],
     k: Float[Array, "s d"],
     v: Float[Array, "s d"],
-    pos: Integer[Array, " s"],
+    pos: SlotPositions,
     start: Int32[Array, "b h"],
     length: Int32[Array, "b h"],
     q_pos: Int32[Array, "b t"],
@@ -111,7 +112,7 @@ def attention_with_weights(
 def ragged_scores(
     q: Float[Array, "b h g t d"],
     k: Float[Array, "s d"],
-    pos: Integer[Array, " s"],
+    pos: SlotPositions,
     start: Int32[Array, "b h"],
     length: Int32[Array, "b h"],
     q_pos: Int32[Array, "b t"],
@@ -163,7 +164,7 @@ def check_bias(bias, k) -> None:
 
 def _check(q, k, v, pos, start, length, q_pos, window, bias) -> None:
     """Refuse what would otherwise fail, or broadcast, far from the caller."""
-    if q.ndim != 5 or k.ndim != 2 or k.shape != v.shape or k.shape[1] != q.shape[-1] or pos.shape != k.shape[:1]:
+    if q.ndim != 5 or k.ndim != 2 or k.shape != v.shape or k.shape[1] != q.shape[-1] or pos.shape[:1] != k.shape[:1]:
         raise ValueError(
             f"q must be [b, h, g, t, d], k and v [s, d] and pos [s]; got q {q.shape}, k {k.shape}, v {v.shape}, pos {pos.shape}"
         )

@@ -6,6 +6,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from kvjax.slot_positions import positions_of
+
 from .twice import watching
 
 
@@ -13,7 +15,7 @@ from .twice import watching
 def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window):
     """Definition of `api.ragged_attention`."""
     slots, held = _region_slots(start, length, k.shape[0])
-    scores = _scores(q, k, pos, slots, held, q_pos, window, bias)
+    scores = _scores(q, k, positions_of(pos, slots, start), slots, held, q_pos, window, bias)
     high = jnp.maximum(scores.max(axis=-1), -1e30)
     total = jnp.exp(scores - high[..., None]).sum(axis=-1)
     lse = jnp.where(total > 0, high + jnp.log(total), -jnp.inf)
@@ -26,7 +28,7 @@ def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window):
 def scores(q, k, pos, start, length, q_pos, bias=None, *, cap, window):
     """Definition of `api.ragged_scores`."""
     slots, held = _region_slots(start, length, cap)
-    return _scores(q, k, pos, slots, held, q_pos, window, bias)
+    return _scores(q, k, positions_of(pos, slots, start), slots, held, q_pos, window, bias)
 
 
 attention_with_weights = watching(attention, scores)
@@ -38,7 +40,7 @@ def _region_slots(start, length, cap: int):
     return start[..., None] + index, index < length[..., None]
 
 
-def _scores(q, k, pos, slots, held, q_pos, window, bias):
+def _scores(q, k, at, slots, held, q_pos, window, bias):
     """Scaled products [b h g t cap] in float32, -inf where the query does not see the slot."""
     keys = jnp.where(held[..., None], k.at[slots].get(mode="clip").astype(jnp.float32), 0.0)
     scores = jnp.einsum("bhgtd,bhnd->bhgtn", q.astype(jnp.float32), keys, precision="highest") / math.sqrt(q.shape[-1])
@@ -46,6 +48,6 @@ def _scores(q, k, pos, slots, held, q_pos, window, bias):
         scores = scores + bias.at[slots].get(mode="clip")[:, :, None, None, :]
     seen = held[:, :, None, :]
     if q.shape[3] > 1 or window is not None:
-        at, now = pos.at[slots].get(mode="clip")[:, :, None, :], q_pos[:, None, :, None]
+        at, now = at[:, :, None, :], q_pos[:, None, :, None]
         seen = seen & (at <= now) & (True if window is None else at > now - window)
     return jnp.where(seen[:, :, None], scores, -jnp.inf)

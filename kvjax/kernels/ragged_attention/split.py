@@ -48,11 +48,13 @@ def load(pool, slot, there, D: tl.constexpr, D2: tl.constexpr):
 
 
 @triton.jit
-def in_window(pos, slot, there, now, WINDOW: tl.constexpr):
-    """Which slots a query at position `now` sees; all that are there for WINDOW = 0."""
+def in_window(pos, slot, index, there, now, WINDOW: tl.constexpr, ORDERED: tl.constexpr):
+    """Which slots a query at position `now` sees, all that are there for WINDOW = 0; ORDERED: at their places in the region."""
     seen = there
     if WINDOW > 0:
-        at = tl.load(pos + slot, mask=there, other=0).to(tl.int32)
+        at = index
+        if not ORDERED:
+            at = tl.load(pos + slot, mask=there, other=0).to(tl.int32)
         seen = there & (at <= now) & (at > now - WINDOW)
     return seen
 
@@ -62,7 +64,7 @@ def attend(
     q, k, v, pos, where, length, q_pos, bias, out, high, total,
     R: tl.constexpr, R2: tl.constexpr, H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, LISTED: tl.constexpr,
     WINDOW: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
-    BIASED: tl.constexpr,
+    BIASED: tl.constexpr, ORDERED: tl.constexpr,
 ):  # fmt: skip
     """One item: out, high and total [items G (D)] of an online softmax over its blocks.
 
@@ -86,7 +88,7 @@ def attend(
         slot = first + index
         if LISTED > 0:
             slot = tl.load(where + at.to(tl.int64) * LISTED + index, mask=there, other=0)
-        seen = in_window(pos, slot, there, now, WINDOW)
+        seen = in_window(pos, slot, index, there, now, WINDOW, ORDERED)
         keys = load(k, slot, seen, D, D2).to(rows.dtype)
         scores = tl.dot(rows, tl.trans(keys), input_precision=PRECISION) * (SCALE * LOG2E)
         if BIASED:
@@ -140,13 +142,14 @@ def score(
     q, k, pos, start, length, q_pos, bias, out,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, CAP: tl.constexpr,
     WINDOW: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr, BIASED: tl.constexpr,
+    ORDERED: tl.constexpr,
 ):  # fmt: skip
     """A block of a region's scores [R G CAP], -inf where the query does not see the slot; keys of those are not read."""
     at = tl.program_id(1)
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(start + at) + index
     there = index < tl.minimum(tl.load(length + at), CAP)
-    seen = in_window(pos, slot, there, tl.load(q_pos + at // H), WINDOW)
+    seen = in_window(pos, slot, index, there, tl.load(q_pos + at // H), WINDOW, ORDERED)
     rows = rows_of(q, at, G, D, D2, k.dtype.element_ty)
     keys = load(k, slot, seen, D, D2).to(rows.dtype)
     scores = tl.dot(rows, tl.trans(keys), input_precision=PRECISION) * SCALE

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import jax_triton as jt
 import triton
 
+from kvjax.slot_positions import in_order
+
 from . import split
 from .twice import watching
 
@@ -66,6 +68,7 @@ def split_attention(q, k, v, pos, where, length, q_pos, bias, *, window, listed:
     b, h, g, _, d = q.shape
     lists, items, how = b * h, config.programs + b * h, _products(q, k, window, config)
     how, bias = _biased(how, bias, q)
+    ordered, pos = positions(pos, where)
 
     def float32(*shape):
         return jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -73,7 +76,7 @@ def split_attention(q, k, v, pos, where, length, q_pos, bias, *, window, listed:
     shared = dict(R=lists, R2=triton.next_power_of_2(lists), PROGRAMS=config.programs)
     parts = jt.triton_call(
         q, k, v, pos, where, length, q_pos, bias, kernel=split.attend, grid=(items,), num_stages=config.stages, LISTED=listed,
-        out_shape=(float32(items, g, d), float32(items, g), float32(items, g)), **how, **shared,
+        out_shape=(float32(items, g, d), float32(items, g), float32(items, g)), ORDERED=ordered, **how, **shared,
     )  # fmt: skip
     shared |= {name: how[name] for name in ("G", "D", "BLOCK")} | dict(ITEMS=config.items, WIDTH=config.width)
     return jt.triton_call(
@@ -87,13 +90,19 @@ def scores(q, k, pos, start, length, q_pos, bias=None, *, cap: int, window: int 
     """See `api.ragged_scores`."""
     b, h, *_ = q.shape
     how, bias = _biased(_products(q, k, window, config), bias, q)
+    ordered, pos = positions(pos, start)
     return jt.triton_call(
         q, k, pos, start, length, q_pos, bias, kernel=split.score, grid=(triton.cdiv(cap, how["BLOCK"]), b * h),
-        out_shape=jax.ShapeDtypeStruct((*q.shape[:-1], cap), jnp.float32), CAP=int(cap), **how,
+        out_shape=jax.ShapeDtypeStruct((*q.shape[:-1], cap), jnp.float32), CAP=int(cap), ORDERED=ordered, **how,
     )  # fmt: skip
 
 
 attention_with_weights = watching(attention, scores)
+
+
+def positions(pos, like) -> tuple:
+    """Whether positions are places in a region, and those of slots, or an operand that is not read."""
+    return in_order(pos), like if in_order(pos) else pos
 
 
 def _biased(how: dict, bias, like) -> tuple:

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32, Integer
 
-from kvjax.types import BLOCK
+from kvjax.slot_positions import in_order
+from kvjax.types import BLOCK, SlotPositions
 
 from .twice import watching
 
@@ -36,6 +37,7 @@ class Config:
 def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window: int | None, config: Config = Config()):
     """See `api.ragged_attention`."""
     rows, start, length, q_pos = _regions(q, start, length, q_pos)
+    q_pos = as_slots(pos, q_pos, start)
     block, many = min(config.block, k.shape[0]), config.blocks
     items = -(-length // block)
     ends = jnp.cumsum(items, dtype=jnp.int32)
@@ -63,6 +65,7 @@ def scores(q, k, pos, start, length, q_pos, bias=None, *, cap: int, window: int 
 
     def region(args):
         rows, start, length, q_pos = args
+        q_pos = as_slots(pos, q_pos, start)
 
         def fill(index, out):
             held = jnp.arange(block) < length - index * block
@@ -103,7 +106,10 @@ def _attend_blocks(pools, rows, at, held, q_pos, *, window, block: int):
     scores = lax.dot_general(rows, keys, (((2,), (2,)), ((0,), (0,))))
     if pools[3] is not None:
         scores = scores + sliced(pools[3])[:, None]
-    seen = there[:, None] if pools[2] is None else there[:, None] & sees(sliced(pools[2]), q_pos, rows.shape[1], window)
+    seen = there[:, None]
+    if pools[2] is not None:
+        pos = slot if in_order(pools[2]) else sliced(pools[2])
+        seen = seen & sees(pos, q_pos, rows.shape[1], window)
     scores = jnp.where(seen, scores, -jnp.inf)
     high = jnp.maximum(scores.max(-1), LOW)
     weights = jnp.exp(scores - high[..., None])
@@ -143,8 +149,14 @@ def _scores(rows, pools, at, held, q_pos, window, *, block: int):
         scores = scores + sliced(bias)
     seen = held[None, :]
     if pos is not None:
-        seen = seen & sees(sliced(pos), q_pos, rows.shape[0], window)
+        pos = at + jnp.arange(block, dtype=jnp.int32) if in_order(pos) else sliced(pos)
+        seen = seen & sees(pos, q_pos, rows.shape[0], window)
     return jnp.where(seen, scores, -jnp.inf)
+
+
+def as_slots(pos: SlotPositions, q_pos: Int32[Array, "*r t"], start: Int32[Array, "*r"]) -> Int32[Array, "*r t"]:
+    """Positions of queries; counted in slots of the pool where those of slots are, so that a slot's is its number."""
+    return q_pos + start[..., None] if in_order(pos) else q_pos
 
 
 def sees(pos: Integer[Array, "... n"], q_pos: Int32[Array, "... t"], r: int, window: int | None) -> Bool[Array, "... r n"]:
