@@ -36,8 +36,9 @@ def pools(cache) -> list[jax.Array]:
 
 
 def copies(program, rows: int) -> list[str]:
-    """Instructions of a compiled program that copy an array of this many rows."""
-    return [line for line in program.as_text().splitlines() if re.search(rf"\[{rows}[],].* copy(-start)?\(", line)]
+    """Instructions of a compiled program that copy an array of this many rows; rows of no numbers are nothing to copy."""
+    copied = rf"\[{rows}(?!,0\])[],].* copy(-start)?\("
+    return [line for line in program.as_text().splitlines() if re.search(copied, line)]
 
 
 @contextmanager

@@ -139,7 +139,7 @@ def test_bytes_are_where_they_are_said_to_be(lm, pre):
     shadows = [width * rank, 2 * rank * 16, 2 * (width // 8) * 16, 2 * (width // 8), 2]
     for mine in state.shadows:
         assert [x.size for x in (mine.u, mine.sv, mine.landmarks, mine.ids, mine.count)] == shadows
-    plain = kvjax.compress(pre, policy_of("full"))
+    plain = kvjax.compress(pre, policy_of("full")).numbered()
     others = sum(x.nbytes for x in (state.away.offset, state.away.count, state.fetched, state.moved, state.wanted))
     assert cache.nbytes == 3 * sum(shadows) * 4 + others + cache.slots * cache.slot_nbytes + 4 * cache.start.nbytes
     assert cache.used_nbytes == plain.used_nbytes * (90 - away) // 90

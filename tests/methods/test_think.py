@@ -66,7 +66,7 @@ def test_with_no_channel_pruned_it_is_the_full_cache(lm, pre):
 
 def test_real_bytes_are_freed(lm):
     pre = kvjax.prefill(lm, ids_of(600), needs=method())
-    cache, full = kvjax.compress(pre, method(0.5)), kvjax.compress(pre, kvjax.methods.full())
+    cache, full = kvjax.compress(pre, method(0.5)), kvjax.compress(pre, kvjax.methods.full()).numbered()
     assert cache.parts[1].k.shape[1] == 8 and cache.parts[0].k.shape[1] == 16
     assert cache.parts[1].slot_nbytes == 4 * (8 + 16) + 2
     assert cache.nbytes < 0.85 * full.nbytes
