@@ -64,7 +64,7 @@ def main(
     command: Annotated[str, typer.Option(help="The command that trained it.")],
     trained: Annotated[Path, typer.Option(help="What its --json wrote.")],
     run: Annotated[Path, typer.Option(help="Its folder of checkpoints.")],
-    minutes: Annotated[float, typer.Option(help="How long it took.")],
+    minutes: Annotated[float, typer.Option(help="Minutes of a core that it took (user and system).")],
     served: Annotated[Path, typer.Option(help="What `python -m experiments.train.served` wrote.")],
     served_command: Annotated[str, typer.Option(help="That command.")],
     heads: Annotated[Path | None, typer.Option(help="What `python -m experiments.train.retrieval_heads` wrote.")] = None,
