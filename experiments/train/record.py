@@ -44,7 +44,8 @@ def record(
     nats = {name: x for name, x in mine.items() if name not in ("artefact", "slots")}
     if mine["artefact"] != facts["origin"]:
         raise ValueError(f"what was served is {mine['artefact']}, what was trained is {facts['origin']}: serve that one")
-    told = {"command": served_command, "slots": mine["slots"], "prompt": served["prompt"], "new": served["new"], "nats": nats}
+    told = {"command": served_command, "slots": mine["slots"], **{name: served.get(name, 0) for name in ("prompt", "new", "sinks")}}
+    told |= {"nats": nats}
     body = ",\n".join(f"   {line}" for line in log)
     said = [
         f' "shipped": {json.dumps(shipped)},',

@@ -57,7 +57,7 @@ def answer_nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[E
     return found
 
 
-def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvjax.Policy]:
+def rivals(artefact: Artefact, lm: Any, budget: int, seed: int, sinks: int = 0) -> dict[str, kvjax.Policy]:
     """The policy of an artefact, that of the weights it began with, and what needs no learning at `budget` slots.
 
     All are beside `streaming_llm` and `snapkv`; KVzap beside KVzip, which it is taught by; heads that are told apart beside as many
@@ -70,7 +70,7 @@ def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvj
     if artefact.method == "dmc":
         raise ValueError("dmc changes the model itself: compare it with the retrofitted model (kvjax.artefacts.retrofitted)")
     if artefact.method != "duo_attention":
-        return plain | _gates(artefact, lm, budget)
+        return plain | _gates(artefact, lm, budget, sinks)
     sizes = dict(sinks=settings["sinks"], recent=settings["recent"])
     draw = np.random.default_rng(seed)
     flags = np.asarray(methods.duo_attention(artefact=artefact).allocate.pattern)
@@ -82,7 +82,7 @@ def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvj
     return plain | {name: methods.duo_attention(pattern, **sizes) for name, pattern in patterns.items()}
 
 
-def _gates(artefact: Artefact, lm: Any, budget: int) -> dict[str, kvjax.Policy]:
+def _gates(artefact: Artefact, lm: Any, budget: int, sinks: int) -> dict[str, kvjax.Policy]:
     from kvjax.train import untrained
 
     kind = type(find(artefact.method).learner(find(artefact.method).DEFAULTS, None))
@@ -90,11 +90,11 @@ def _gates(artefact: Artefact, lm: Any, budget: int) -> dict[str, kvjax.Policy]:
     start = replace(artefact, tables=tables_of(untrained(lm, learner, artefact.settings["seed"])))
     build = getattr(kvjax.methods, artefact.method)
     both = {"learned": build(artefact=artefact), "untrained": build(artefact=start)}
-    return {name: at_budget(policy, budget) for name, policy in both.items()}
+    return {name: at_budget(policy, budget, sinks) for name, policy in both.items()}
 
 
-def at_budget(policy: kvjax.Policy, budget: int) -> kvjax.Policy:
-    """The policy with heads of `budget` slots on average.
+def at_budget(policy: kvjax.Policy, budget: int, sinks: int = 0) -> kvjax.Policy:
+    """The policy with heads of `budget` slots on average, the first `sinks` tokens in each of them whatever a gate says.
 
     Where a gate says how many stay, the best of all heads stay instead; where the last tokens alone would fill a head, RECENT stay.
     """
@@ -102,6 +102,8 @@ def at_budget(policy: kvjax.Policy, budget: int) -> kvjax.Policy:
         policy = policy.replace(allocate=AcrossModel(), select=TopK(sinks=SINKS, recent=RECENT))
     if isinstance(policy.select, TopK) and policy.select.recent >= budget:
         policy = policy.replace(select=TopK(sinks=policy.select.sinks, recent=RECENT))
+    if isinstance(policy.select, TopK) and policy.select.sinks < sinks:
+        policy = policy.replace(select=TopK(sinks=sinks, recent=policy.select.recent))
     return policy.replace(budget=budget)
 
 
@@ -141,6 +143,7 @@ def main(
     prompt: Annotated[int, typer.Option(min=2, help="Tokens that are cut.")] = 256,
     new: Annotated[int, typer.Option(min=2, help="Tokens behind them.")] = 64,
     passkeys: Annotated[int, typer.Option(min=0, help="Held-out texts with passkeys of prompt + new tokens at most.")] = 0,
+    sinks: Annotated[int, typer.Option(min=0, help="First tokens that stay in every head, whatever a gate says.")] = 0,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
@@ -149,9 +152,9 @@ def main(
 
     lm = models.load(model, dtype="float32")
     artefacts = {artefact.method: artefact for artefact in (load(gate, lm=lm) for gate in gates)}
-    found = {name: rivals(x, lm, slots(x, budget, prompt), seed) for name, x in artefacts.items()}
+    found = {name: rivals(x, lm, slots(x, budget, prompt), seed, sinks) for name, x in artefacts.items()}
     said: dict[str, Any] = {name: {"artefact": x.origin, "slots": slots(x, budget, prompt)} for name, x in artefacts.items()}
-    asked = {"prompt": prompt, "new": new, "samples": samples}
+    asked = {"prompt": prompt, "new": new, "samples": samples, "sinks": sinks}
     for text, examples in texts(lm, samples, prompt, new, passkeys, seed).items():
         for method, values in by_method(lm, found, examples).items():
             said[method][text] = {name: [round(x, 5) for x in every] for name, every in values.items()}

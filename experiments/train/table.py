@@ -50,7 +50,7 @@ def run_line(name: str, found: Mapping[str, Any]) -> str:
     size = sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for dtype, shape in facts["tables"].values())
     ships = "yes" if found["shipped"].startswith("kvjax/") else "no"
     minutes = f"{found['minutes']:g}" if "minutes" in found else "-"
-    told = (f"{how['steps']} of {how['length']}", minutes, f"{before:.4g}", f"{after:.4g}", f"{size / 1000:.3g}")
+    told = (f"{how['steps']} of {how['length']}", minutes, f"{before:.4g}", f"{after:.4g}", f"{size / 1000:.4g}")
     return f"| `{name}` | " + " | ".join([*told, ships]) + " |"
 
 

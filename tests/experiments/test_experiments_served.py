@@ -67,6 +67,8 @@ def test_the_last_tokens_alone_do_not_fill_a_head(talker):
     assert {found[name].select.recent for name in ("learned", "untrained")} == {served.RECENT}
     roomy = served.rivals(made(talker, "locret", tables, locret.DEFAULTS | {"budget": 24}), talker, 128, 0)
     assert roomy["learned"].select.recent == 100
+    pinned = served.at_budget(roomy["learned"], 128, sinks=4)
+    assert (pinned.select.sinks, pinned.select.recent) == (4, 100)
 
 
 def test_what_is_beside_heads_that_keep_all_has_as_many_slots():
