@@ -1,9 +1,19 @@
-"""DuoAttention's learned heads beside those that CompressKV finds without learning: heads that look at answers."""
+"""DuoAttention's learned heads beside those that CompressKV finds without learning: heads that look at answers.
+
+    python -m experiments.train.retrieval_heads --gate FOLDER --json FILE
+
+tells how alike the two rankings are.
+"""
+
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from jaxtyping import Bool, Float
 from scipy.stats import spearmanr
 
+from experiments.console import JsonFile, out, write_json
 from kvjax.allocate.full_heads import full_heads
 from kvjax.artefacts.artefact import Artefact, built_in, resolve
 
@@ -39,3 +49,22 @@ def agreement(alpha: Float[np.ndarray, "l h"], scores: Float[np.ndarray, "l h"],
     found, flags = spearmanr(alpha.ravel(), scores.ravel()), full_heads(alpha, sparsity)
     shared = (flags & as_many(scores, flags)).sum() / max(flags.sum(), 1)
     return {"spearman": float(found.statistic), "p_value": float(found.pvalue), "shared": float(shared)}
+
+
+def main(
+    gate: Annotated[Path, typer.Option("--gate", help="Folder of an artefact that `kvjax train duo_attention` made.")],
+    json_file: JsonFile = None,
+) -> None:
+    """Spearman's ρ of α and of the scores of CompressKV's artefact for the same model."""
+    artefact = resolve(gate, "duo_attention")
+    model = str(artefact.model["name"])
+    scores = scores_for(model)
+    if scores is None:
+        raise typer.BadParameter(f"no artefact of compresskv is built in for {model}; there are {built_in()}")
+    found = agreement(artefact.tables["alpha"], scores)
+    out.print(", ".join(f"{name} {x:.4g}" for name, x in found.items()), markup=False)
+    write_json(json_file, {"artefact": artefact.origin, "heads": int(scores.size), **found})
+
+
+if __name__ == "__main__":
+    typer.run(main)

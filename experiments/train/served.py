@@ -1,8 +1,9 @@
 """Whether learned weights are worth serving: nats per token of held-out text behind a prompt that was cut.
 
-    python -m experiments.train.served --model smollm2-135m --gate FOLDER --budget 64 --json FILE
+    python -m experiments.train.served --model smollm2-135m --gate FOLDER [--gate FOLDER ...] --budget 64 --json FILE
 
-The prompts are cut once, after they are read, whatever the method does later; the continuation is then fed as it is.
+The prompts are cut once, after they are read, whatever the method does later; the continuation is then fed as it is. Several gates
+share a prefill, and what needs no learning is measured once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +23,13 @@ from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
 from experiments.text_splits import splits
 from experiments.train import find
-from experiments.train.retrieval_heads import agreement, as_many, scores_for
+from experiments.train.data import find as find_data
+from experiments.train.retrieval_heads import as_many, scores_for
 from kvjax.allocate import AcrossModel, AllHeld
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.artefacts.weights import tables_of
 from kvjax.select import TopK
+from kvjax.train import Example
 
 #: First and last tokens that stay where a gate's own rule is put aside for a budget; the first as in `streaming_llm`.
 SINKS, RECENT = 4, 16
@@ -34,21 +37,28 @@ SINKS, RECENT = 4, 16
 
 def nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Sequence[int]], *, prompt: int) -> dict[str, list[float]]:
     """Nats per token of each text's tokens from `prompt` + 1 on, by policy: the first is predicted by the uncut prompt."""
+    return answer_nats(lm, policies, [Example(tuple(ids), tuple(i >= prompt for i in range(len(ids)))) for ids in texts])
+
+
+def answer_nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Example]) -> dict[str, list[float]]:
+    """Nats per labelled token of each text but the first of them, which the uncut prompt predicts; what stands before it is cut."""
     once = {name: policy.replace(when=kvjax.AfterPrefill()) for name, policy in policies.items()}
-    pre = kvjax.prefill(lm, [list(ids[:prompt]) for ids in texts], needs=list(once.values()))
-    rest = [list(ids[prompt:]) for ids in texts]
+    cuts = [text.label.index(True) for text in texts]
+    pre = kvjax.prefill(lm, [list(text.ids[:at]) for text, at in zip(texts, cuts, strict=True)], needs=list(once.values()))
+    rest = [list(text.ids[at:]) for text, at in zip(texts, cuts, strict=True)]
+    told = [np.array(text.label[at + 1 :]) for text, at in zip(texts, cuts, strict=True)]
     found = {}
     for name, policy in once.items():
         read = kvjax.second_pass(lm, pre, policy)
         logits = kvjax.extend(lm, kvjax.compress(read, policy), rest, policy, return_logits=True).logits
-        log_p = jax.nn.log_softmax(logits[:, : len(rest[0]) - 1])
-        said = np.take_along_axis(np.asarray(log_p), np.array(rest)[:, 1:, None], -1)[..., 0]
-        found[name] = [float(-x) for x in said.mean(1)]
+        log_p = [jax.nn.log_softmax(row[: len(ids) - 1]) for row, ids in zip(logits, rest, strict=True)]
+        said = [np.asarray(row)[np.arange(len(ids) - 1), ids[1:]] for row, ids in zip(log_p, rest, strict=True)]
+        found[name] = [float(-x[of].mean()) for x, of in zip(said, told, strict=True)]
     return found
 
 
-def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvjax.Policy]:
-    """The policy of an artefact, that of the weights it began with, and what needs no learning.
+def rivals(artefact: Artefact, lm: Any, budget: int, seed: int, sinks: int = 0) -> dict[str, kvjax.Policy]:
+    """The policy of an artefact, that of the weights it began with, and what needs no learning at `budget` slots.
 
     All are beside `streaming_llm` and `snapkv`; KVzap beside KVzip, which it is taught by; heads that are told apart beside as many
     drawn at random, and beside those of CompressKV's highest scores where its artefact is built in.
@@ -60,7 +70,7 @@ def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvj
     if artefact.method == "dmc":
         raise ValueError("dmc changes the model itself: compare it with the retrofitted model (kvjax.artefacts.retrofitted)")
     if artefact.method != "duo_attention":
-        return plain | _gates(artefact, lm, budget)
+        return plain | _gates(artefact, lm, budget, sinks)
     sizes = dict(sinks=settings["sinks"], recent=settings["recent"])
     draw = np.random.default_rng(seed)
     flags = np.asarray(methods.duo_attention(artefact=artefact).allocate.pattern)
@@ -72,7 +82,7 @@ def rivals(artefact: Artefact, lm: Any, budget: int, seed: int) -> dict[str, kvj
     return plain | {name: methods.duo_attention(pattern, **sizes) for name, pattern in patterns.items()}
 
 
-def _gates(artefact: Artefact, lm: Any, budget: int) -> dict[str, kvjax.Policy]:
+def _gates(artefact: Artefact, lm: Any, budget: int, sinks: int) -> dict[str, kvjax.Policy]:
     from kvjax.train import untrained
 
     kind = type(find(artefact.method).learner(find(artefact.method).DEFAULTS, None))
@@ -80,14 +90,40 @@ def _gates(artefact: Artefact, lm: Any, budget: int) -> dict[str, kvjax.Policy]:
     start = replace(artefact, tables=tables_of(untrained(lm, learner, artefact.settings["seed"])))
     build = getattr(kvjax.methods, artefact.method)
     both = {"learned": build(artefact=artefact), "untrained": build(artefact=start)}
-    return {name: at_budget(policy, budget) for name, policy in both.items()}
+    return {name: at_budget(policy, budget, sinks) for name, policy in both.items()}
 
 
-def at_budget(policy: kvjax.Policy, budget: int) -> kvjax.Policy:
-    """The policy with heads of `budget` slots on average; where a gate says how many stay, the best of all heads stay instead."""
+def at_budget(policy: kvjax.Policy, budget: int, sinks: int = 0) -> kvjax.Policy:
+    """The policy with heads of `budget` slots on average, the first `sinks` tokens in each of them whatever a gate says.
+
+    Where a gate says how many stay, the best of all heads stay instead; where the last tokens alone would fill a head, RECENT stay.
+    """
     if isinstance(policy.allocate, AllHeld):
         policy = policy.replace(allocate=AcrossModel(), select=TopK(sinks=SINKS, recent=RECENT))
+    if isinstance(policy.select, TopK) and policy.select.recent >= budget:
+        policy = policy.replace(select=TopK(sinks=policy.select.sinks, recent=RECENT))
+    if isinstance(policy.select, TopK) and policy.select.sinks < sinks:
+        policy = policy.replace(select=TopK(sinks=sinks, recent=policy.select.recent))
     return policy.replace(budget=budget)
+
+
+def slots(artefact: Artefact, budget: int, prompt: int) -> int:
+    """Mean slots of a KV head: `budget`, or of DuoAttention what its full and its streaming heads hold of a prompt."""
+    if artefact.method != "duo_attention":
+        return budget
+    full = float(np.mean(kvjax.methods.duo_attention(artefact=artefact).allocate.pattern))
+    return round(full * prompt + (1 - full) * min(prompt, artefact.settings["sinks"] + artefact.settings["recent"]))
+
+
+def together(found: Mapping[str, Mapping[str, kvjax.Policy]]) -> dict[str, dict[str, str]]:
+    """A name of each policy of each method, one and the same for equal ones: method -> what it is there -> the name."""
+    known: dict[str, kvjax.Policy] = {}
+    names: dict[str, dict[str, str]] = {}
+    for method, policies in found.items():
+        for name, policy in policies.items():
+            own = name in ("learned", "untrained") or known.setdefault(name, policy) != policy
+            names.setdefault(method, {})[name] = f"{method}/{name}" if own else name
+    return names
 
 
 def learned_less(found: Mapping[str, Sequence[float]]) -> dict[str, Estimate]:
@@ -101,33 +137,59 @@ def learned_less(found: Mapping[str, Sequence[float]]) -> dict[str, Estimate]:
 
 def main(
     model: ModelName,
-    gate: Annotated[Path, typer.Option("--gate", help="Folder of an artefact that `kvjax train` made.")],
+    gates: Annotated[list[Path], typer.Option("--gate", help="Folder of an artefact that `kvjax train` made; may be repeated.")],
     budget: Annotated[int, typer.Option(min=1, help="Slots per KV head, where the method takes a budget.")] = 64,
     samples: Annotated[int, typer.Option(min=1, help="Texts of each kind.")] = 12,
     prompt: Annotated[int, typer.Option(min=2, help="Tokens that are cut.")] = 256,
     new: Annotated[int, typer.Option(min=2, help="Tokens behind them.")] = 64,
+    passkeys: Annotated[int, typer.Option(min=0, help="Held-out texts with passkeys of prompt + new tokens at most.")] = 0,
+    sinks: Annotated[int, typer.Option(min=0, help="First tokens that stay in every head, whatever a gate says.")] = 0,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Held-out documentation, and the essays that tasks are made of."""
+    """Held-out documentation, the essays that tasks are made of, and where asked passkeys in held-out documentation."""
     import models
 
     lm = models.load(model, dtype="float32")
-    artefact = load(gate, lm=lm)
-    policies = rivals(artefact, lm, budget, seed)
-    said: dict[str, Any] = {"artefact": artefact.origin, "budget": budget, "prompt": prompt, "new": new, "samples": samples}
-    scores = scores_for(Path(lm.name).name)
-    if artefact.method == "duo_attention" and scores is not None:
-        said["retrieval_heads"] = agreement(artefact.tables["alpha"], scores)
-        out.print(f"alpha and compresskv's scores of heads: {said['retrieval_heads']}", markup=False)
-    for name, text in {"held-out": splits()["held-out"].text, "essays": haystack().text}.items():
-        found = nats(lm, policies, stretches(encode_plain(lm, text), samples, prompt + new), prompt=prompt)
-        said[name] = found
-        for policy, values in found.items():
-            out.print(f"{name}: {policy} {np.mean(values):.4f} ± {np.std(values) / len(values) ** 0.5:.4f}", markup=False)
-        for policy, less in learned_less(found).items():
-            out.print(f"{name}: learned less {policy} {less.mean:.4f} ({less.low:.4f} to {less.high:.4f})", markup=False)
-    write_json(json_file, said)
+    artefacts = {artefact.method: artefact for artefact in (load(gate, lm=lm) for gate in gates)}
+    found = {name: rivals(x, lm, slots(x, budget, prompt), seed, sinks) for name, x in artefacts.items()}
+    said: dict[str, Any] = {name: {"artefact": x.origin, "slots": slots(x, budget, prompt)} for name, x in artefacts.items()}
+    asked = {"prompt": prompt, "new": new, "samples": samples, "sinks": sinks}
+    for text, examples in texts(lm, samples, prompt, new, passkeys, seed).items():
+        for method, values in by_method(lm, found, examples).items():
+            said[method][text] = {name: [round(x, 5) for x in every] for name, every in values.items()}
+            for line in lines(values):
+                out.print(f"{method}, {text}: {line}", markup=False)
+        write_json(json_file, {**asked, **said})
+
+
+def texts(lm: Any, samples: int, prompt: int, new: int, passkeys: int, seed: int) -> dict[str, list[Example]]:
+    """Texts of each kind; none of them is one that `kvjax train` reads."""
+    label = (False,) * prompt + (True,) * new
+    held_out = splits()["held-out"].text
+    made = {
+        name: [Example(tuple(ids), label) for ids in stretches(encode_plain(lm, text), samples, prompt + new)]
+        for name, text in {"held-out": held_out, "essays": haystack().text}.items()
+    }
+    hidden = find_data("passkeys").examples
+    return made | ({"passkeys": hidden(lm, held_out, count=passkeys, length=prompt + new, seed=seed + 1)} if passkeys else {})
+
+
+def by_method(
+    lm: Any, found: Mapping[str, Mapping[str, kvjax.Policy]], examples: Sequence[Example]
+) -> dict[str, dict[str, list[float]]]:
+    """`answer_nats` of each method's policies, equal ones measured once."""
+    names = together(found)
+    once = {name: found[method][at] for method, known in names.items() for at, name in known.items()}
+    values = answer_nats(lm, once, examples)
+    return {method: {at: values[name] for at, name in known.items()} for method, known in names.items()}
+
+
+def lines(values: Mapping[str, Sequence[float]]) -> list[str]:
+    """What a person reads: means and standard errors, and how much the learned policy loses more than each other."""
+    means = [f"{name} {np.mean(x):.4f} ± {np.std(x) / len(x) ** 0.5:.4f}" for name, x in values.items()]
+    less = [f"learned less {name} {x.mean:.4f} ({x.low:.4f} to {x.high:.4f})" for name, x in learned_less(values).items()]
+    return means + less
 
 
 if __name__ == "__main__":

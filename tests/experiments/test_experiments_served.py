@@ -1,14 +1,16 @@
 """What learned weights are served beside: what needs no learning, and the heads that CompressKV finds."""
 
+import json
+
 import numpy as np
 import pytest
 
 import kvjax
-from experiments.train import kvzap, served
+from experiments.train import kvzap, locret, retrieval_heads, served
 from experiments.train.retrieval_heads import agreement, as_many, scores_for, scores_of
-from kvjax.artefacts.artefact import Artefact, model_facts
+from kvjax.artefacts.artefact import Artefact, model_facts, save
 from kvjax.artefacts.weights import tables_of
-from kvjax.train import untrained
+from kvjax.train import Example, untrained
 from tests.artefacts import toy
 
 
@@ -56,6 +58,56 @@ def test_heads_are_beside_as_many_at_random(talker):
     assert others < set(found) and set(patterns) == {"learned", "untrained", "shuffled 0", "shuffled 1", "shuffled 2"}
     np.testing.assert_array_equal(patterns["learned"], alpha > 0.5)
     assert {int(flags.sum()) for flags in patterns.values()} == {2}
+
+
+def test_the_last_tokens_alone_do_not_fill_a_head(talker):
+    """Locret pins 100 tokens: with 24 slots, its gate would have nothing to say."""
+    tables = tables_of(untrained(talker, locret.learner(locret.DEFAULTS, 24)))
+    found = served.rivals(made(talker, "locret", tables, locret.DEFAULTS | {"budget": 24}), talker, 24, 0)
+    assert {found[name].select.recent for name in ("learned", "untrained")} == {served.RECENT}
+    roomy = served.rivals(made(talker, "locret", tables, locret.DEFAULTS | {"budget": 24}), talker, 128, 0)
+    assert roomy["learned"].select.recent == 100
+    pinned = served.at_budget(roomy["learned"], 128, sinks=4)
+    assert (pinned.select.sinks, pinned.select.recent) == (4, 100)
+
+
+def test_what_is_beside_heads_that_keep_all_has_as_many_slots():
+    """Half of the heads keep 100, half 4 + 20: 62 on average; other gates have the budget that was asked for."""
+    duo = Artefact("duo_attention", {}, {}, {"sinks": 4, "recent": 20}, {"alpha": np.array([[0.9, 0.1], [0.8, 0.2]], np.float32)})
+    assert served.slots(duo, 16, 100) == 62
+    assert served.slots(Artefact("kvzap", {}, {}, {}, {}), 16, 100) == 16
+
+
+def test_equal_policies_of_several_gates_are_measured_once():
+    m = kvjax.methods
+    two = {"a": {"full": m.full(), "snapkv": m.snapkv(budget=8), "learned": m.knorm(budget=8)}}
+    two["b"] = {"full": m.full(), "snapkv": m.snapkv(budget=9), "learned": m.knorm(budget=8)}
+    want = {"a": {"full": "full", "snapkv": "snapkv", "learned": "a/learned"}}
+    want["b"] = {"full": "full", "snapkv": "b/snapkv", "learned": "b/learned"}
+    assert served.together(two) == want
+
+
+def test_only_labelled_tokens_are_told_of(talker):
+    """Rows of other lengths and other cuts, with a question between two answers, say what they say alone."""
+    ids = [int(i) for i in np.random.default_rng(3).integers(1, 256, 60)]
+    plain = Example(tuple(ids[:40]), (False,) * 30 + (True,) * 10)
+    gap = Example(tuple(ids), (False,) * 44 + (True,) * 6 + (False,) * 4 + (True,) * 6)
+    policies = {"streaming_llm": kvjax.methods.streaming_llm(budget=16)}
+    both = served.answer_nats(talker, policies, [plain, gap])["streaming_llm"]
+    alone = [served.answer_nats(talker, policies, [x])["streaming_llm"][0] for x in (plain, gap)]
+    np.testing.assert_allclose(both, alone, rtol=1e-4)
+    whole = served.answer_nats(talker, policies, [Example(gap.ids, (False,) * 44 + (True,) * 16)])["streaming_llm"][0]
+    assert abs(whole - both[1]) > 1e-3
+
+
+def test_a_command_tells_the_rank_correlation_of_heads(tmp_path, capsys):
+    """Of α that is CompressKV's own score: 1."""
+    known = retrieval_heads.scores_for("smollm2-135m")
+    model = {"name": "smollm2-135m", "layers": 30, "heads": 3}
+    save(Artefact("duo_attention", model, {}, {}, {"alpha": known.astype(np.float32)}), tmp_path / "gate")
+    retrieval_heads.main(tmp_path / "gate", tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["spearman"] == pytest.approx(1.0) and found["heads"] == 90 and found["shared"] == 1.0
 
 
 def test_the_difference_is_paired_over_texts():
