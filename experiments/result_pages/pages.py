@@ -11,9 +11,11 @@ from experiments.result_pages import ablation, board, index, sweep
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 _FIRST = "Retrieval and perplexity of six methods at three budgets, from the README's first command."
 _PAPERS = "Methods of the four papers beside those that they are compared with, on a needle and on perplexity."
+_BITS = "KIVI at one to eight bits a number, and with half the tokens to a step: what a needle survives."
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "index": index.page,
+    "bits": partial(sweep.page, "bits", "Bits a number", _BITS),
     "first": partial(sweep.page, "first", "First sweep", _FIRST),
     "leaderboard": board.page,
     "papers": partial(sweep.page, "papers", "The papers' methods", _PAPERS),
