@@ -1,4 +1,7 @@
-"""`python -m experiments.docs` writes docs/methods.md and the tables of README.md; `kvjax results` the pages of docs/results."""
+"""`python -m experiments.docs` writes docs/methods.md and the tables of README.md and docs/stages.md.
+
+`kvjax results` writes the pages of docs/results.
+"""
 
 import sys
 from pathlib import Path
@@ -7,10 +10,11 @@ from experiments.commands.methods import bytes_text, every_method
 from experiments.files import write_atomically
 from experiments.method_kinds import KINDS, kind
 from experiments.result_pages import board
+from experiments.stage_tables import with_tables
 from kvjax.catalogue import MethodInfo
 
 ROOT = Path(__file__).parents[1]
-PAGE, README = ROOT / "docs" / "methods.md", ROOT / "README.md"
+PAGE, README, STAGES = ROOT / "docs" / "methods.md", ROOT / "README.md", ROOT / "docs" / "stages.md"
 #: The lines of README.md between which the table of methods stands.
 BEGIN, END = "<!-- methods: python -m experiments.docs -->", "<!-- end of methods -->"
 #: The same of the first lines of the leaderboard, and how many there are.
@@ -98,9 +102,10 @@ def between(text: str, new: str, begin: str, end: str, *, of: str) -> str:
 
 
 def main() -> int:
-    """Write both."""
+    """Write all three."""
     write_atomically(PAGE, page().encode())
     write_atomically(README, with_board(with_table(README.read_text())).encode())
+    write_atomically(STAGES, with_tables(STAGES.read_text()).encode())
     return 0
 
 
