@@ -1,8 +1,8 @@
 """A process that has imported everything, and forks a child for each command that it is told: `python -m tests.kills.warm`.
 
 A line of JSON on its input says what to run (`Attempt`), a line on its output how that ended (`Ended`). The child is a process of
-its own that runs the real command and starts JAX afresh. SIGKILL ends it: sent by this process after a time, or when so much has been
-written, or by the child to itself just before one of its changes to the folder, a moment that no other process could hit.
+its own that runs the real command and starts JAX afresh. SIGKILL ends it: sent by this process after a time, or when so much has
+been written, or by the child to itself just before one of its changes to the folder, a moment that no other process could hit.
 """
 
 import json
