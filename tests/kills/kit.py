@@ -16,6 +16,7 @@ from typing import Self
 from safetensors.numpy import save_file
 
 import models
+from experiments.passages import sketch
 from kvjax.artefacts.artefact import model_facts, save
 from kvjax.user_folder import cache_folder
 from tests.artefacts import toy
@@ -62,7 +63,8 @@ def furnish(home: Path) -> None:
     (model / "config.json").write_text(json.dumps(config))
     save_file(_tensors(config, 1), model / "model.safetensors")
     byte_tokenizer().inner.save_pretrained(model)
-    save(replace(toy("compresskv"), model=model_facts(models.load(model))), home / "compresskv")
+    elsewhere = sketch("Of this text no word is in the haystack. " * 9)
+    save(replace(toy("compresskv"), model=model_facts(models.load(model)), passages=elsewhere), home / "compresskv")
     (home / "text.txt").write_text(TEXT)
     (home / "prose.txt").write_text(PROSE)
     (home / "cache/texts").mkdir(parents=True)
