@@ -28,14 +28,14 @@ COMMANDS = {
         f"calibrate fasa {SMALL} --samples 2 --length 64 --set count=4 --set tokens=16 --set queries=8 --out FOLDER/art"
     ),
     "sweep": Command(
-        f"sweep {SMALL} --tasks ppl --lengths 420 --policies streaming_llm --budgets 0.5 --prompts 4 --out FOLDER/rows.jsonl"
+        f"sweep {SMALL} --tasks ppl --lengths 420 --policies streaming_llm --budgets 0.5 --prompts 3 --out FOLDER/rows.jsonl"
     ),
     "ablate": Command(
         f"ablate compresskv_table3 {SMALL} --artefact HOME/compresskv --tasks ppl --lengths 420 --prompts 2 --budget 0.5 "
         "--out FOLDER"
     ),
     "train": Command(
-        "train trim_kv --model HOME/model --data text --text HOME/prose.txt --length 64 --samples 4 --steps 8 --every 2 "
+        "train trim_kv --model HOME/model --data text --text HOME/prose.txt --length 64 --samples 4 --steps 6 --every 2 "
         f"--held-out 0 {TRIM} --resume --out FOLDER/gate"
     ),
     "save_cache": Command("HOME/model FOLDER", command="converse"),

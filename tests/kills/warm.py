@@ -61,7 +61,7 @@ def attempted(attempt: Attempt) -> Ended:
             os.kill(child, signal.SIGKILL)
             ended = os.waitpid(child, 0)
             break
-        time.sleep(1e-3 if attempt["size"] is None else 3e-4)
+        time.sleep(1e-3)
     with os.fdopen(heard) as said:
         changes = int(said.read() or 0)
     return {"code": os.waitstatus_to_exitcode(ended[1]), "seconds": time.perf_counter() - began, "changes": changes}
