@@ -84,7 +84,7 @@ for name in names:
     kept[name] = share / (lm.decoder.layers * lm.decoder.heads)
 
 fig, ax = plt.subplots(figsize=(9, 3.2))
-image = ax.imshow(np.stack(list(kept.values())), aspect="auto", cmap="Blues", vmin=0, vmax=1)
+image = ax.imshow(np.stack(list(kept.values())), aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, vmax=1)
 ax.set(yticks=range(len(names)), yticklabels=names, xlabel="position in the prompt")
 fig.colorbar(image, label="share of heads that kept it")
 plt.show()

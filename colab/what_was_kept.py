@@ -64,7 +64,7 @@ names = ["streaming_llm", "snapkv", "keydiff", "expected_attention"]
 fig, axes = plt.subplots(1, 4, figsize=(13, 4), sharey=True)
 for ax, name in zip(axes, names):
     mask = kept(getattr(kvjax.methods, name)(budget=0.25))
-    ax.imshow(mask.mean(1), aspect="auto", cmap="Blues", vmin=0, vmax=1)
+    ax.imshow(mask.mean(1), aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, vmax=1)
     ax.axvspan(where.start, where.stop, color="#d55e00", alpha=0.4)
     ax.set(title=f"{name}\n{mask[..., where].mean():.0%} of the needle", xlabel="position in the prompt")
 axes[0].set_ylabel("layer")
@@ -94,7 +94,8 @@ plt.show()
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(11, 3.6), sharey=True)
 for ax, name in zip(axes, ("snapkv", "adakv", "pyramidkv")):
-    image = ax.imshow(kept(getattr(kvjax.methods, name)(budget=0.25)).sum(-1), aspect="auto", cmap="viridis", vmin=0, vmax=len(ids))
+    slots = kept(getattr(kvjax.methods, name)(budget=0.25)).sum(-1)
+    image = ax.imshow(slots, aspect="auto", interpolation="nearest", cmap="viridis", vmin=0, vmax=len(ids))
     ax.set(title=name, xlabel="KV head", xticks=range(lm.decoder.heads))
 axes[0].set_ylabel("layer")
 fig.colorbar(image, ax=axes, label="slots kept")

@@ -1,4 +1,4 @@
-"""`python -m experiments.docs` writes docs/methods.md and the tables of README.md and docs/add_a_gate.md.
+"""`python -m experiments.docs` writes docs/methods.md and the tables of README.md, docs/add_a_gate.md and docs/stages.md.
 
 `kvjax results` writes the pages of docs/results.
 """
@@ -10,11 +10,13 @@ from experiments.commands.methods import bytes_text, every_method
 from experiments.files import write_atomically
 from experiments.method_kinds import KINDS, kind
 from experiments.result_pages import board
+from experiments.stage_tables import with_tables
 from experiments.train import table as gates
 from kvjax.catalogue import MethodInfo
 
 ROOT = Path(__file__).parents[1]
-PAGE, README, GATES = ROOT / "docs" / "methods.md", ROOT / "README.md", ROOT / "docs" / "add_a_gate.md"
+DOCS, README = ROOT / "docs", ROOT / "README.md"
+PAGE, GATES, STAGES = DOCS / "methods.md", DOCS / "add_a_gate.md", DOCS / "stages.md"
 #: The lines of README.md between which the table of methods stands.
 BEGIN, END = "<!-- methods: python -m experiments.docs -->", "<!-- end of methods -->"
 #: The same of the first lines of the leaderboard, and how many there are.
@@ -107,10 +109,11 @@ def between(text: str, new: str, begin: str, end: str, *, of: str) -> str:
 
 
 def main() -> int:
-    """Write all three."""
+    """Write all four."""
     write_atomically(PAGE, page().encode())
     write_atomically(README, with_board(with_table(README.read_text())).encode())
     write_atomically(GATES, with_gates(GATES.read_text()).encode())
+    write_atomically(STAGES, with_tables(STAGES.read_text()).encode())
     return 0
 
 

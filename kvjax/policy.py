@@ -69,6 +69,8 @@ class Policy:
         for slot, kind in _SLOTS.items():
             if _misplaced(getattr(self, slot), kind):
                 raise TypeError(f"Policy.{slot} must be a {kind.__name__} (see kvjax.{slot}); got {getattr(self, slot)!r}")
+            if _undecorated(getattr(self, slot), kind):
+                raise TypeError(f"{type(getattr(self, slot)).__name__} is no pytree: put @flax.struct.dataclass above the class")
         check_budget(self.budget)
 
     def __repr__(self) -> str:
@@ -219,6 +221,11 @@ class DecodeStages:
     merge: stage.Merger
     when: Schedule
     allocate: stage.Allocator | None = None
+
+
+def _undecorated(given: object, kind: type) -> bool:
+    """Whether a stage is a plain class, which no transformation could take apart."""
+    return isinstance(given, kind) and any(x is given for x in jax.tree.leaves(given))
 
 
 def _misplaced(given: object, kind: type) -> bool:

@@ -1,6 +1,8 @@
 """Artefacts: exact round trips, whole or not at all, and every mismatch named before a table is used."""
 
 import json
+import random
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import pytest
 from kvjax.artefacts import artefact as module
 from kvjax.artefacts.artefact import Artefact, check, load, model_facts, resolve, save
 from tests.artefacts import TABLES, toy
+from tests.damage import NAMED, of_bytes, of_text, said
 
 FACTS = {"name": "toy", "layers": 3, "heads": 2, "groups": 2, "head_dim": 16, "width": 32, "vocab": 128, "tokenizer": None}
 ODD = {
@@ -89,6 +92,10 @@ def test_other_tables_than_the_headers_are_refused(tmp_path):
     folder = save(made(), tmp_path / "a")
     header = json.loads((folder / "header.json").read_text())
     (folder / "header.json").write_text(json.dumps(header | {"settings": {"budget": 64}}))
+    with pytest.raises(ValueError, match="damaged or was edited"):
+        load(folder)
+    del header["checksum"]  # as those written before there was one
+    (folder / "header.json").write_text(json.dumps(header | {"settings": {"budget": 64}}))
     with pytest.raises(ValueError, match="not those of the header"):
         load(folder)
     (folder / "header.json").write_text(json.dumps(header | {"schema": 99}))
@@ -129,3 +136,47 @@ def test_orbax_is_imported_only_when_tables_are_read():
     asked = "import sys, kvjax, kvjax.artefacts.artefact; print('orbax.checkpoint' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_damages_are_named_or_leave_the_tables_as_they_were(tmp_path, capfd, checksums):
+    """A part of the header lost or strange, a byte of a file, a file; without checksums, too, as in artefacts of before."""
+    whole, draw, count = save(toy("compresskv"), tmp_path / "whole"), random.Random(8), {"named": 0, "whole": 0}
+    if not checksums:
+        header = json.loads((whole / "header.json").read_text())
+        (whole / "header.json").write_text(json.dumps({name: x for name, x in header.items() if name not in ("checksum", "files")}))
+    undamaged, files = load(whole), sorted(path for path in whole.rglob("*") if path.is_file())
+    for number in range(160):
+        folder = tmp_path / str(number)
+        shutil.copytree(whole, folder)
+        _damage(folder / (draw.choice(files).relative_to(whole) if checksums and number % 2 else "header.json"), draw)
+        try:
+            found = load(folder, "compresskv")
+            assert found.digest == undamaged.digest
+            count["whole"] += 1
+        except NAMED as error:
+            said(error)
+            count["named"] += 1
+    few = 5 if checksums else 90  # without the sum, or in parts that say nothing of the tables
+    assert count["named"] > 60 and 0 < count["whole"] < few, count
+    assert capfd.readouterr() == ("", "")
+
+
+def _damage(file, draw):
+    data = file.read_bytes()
+    if file.name == "header.json":
+        file.write_bytes(of_text(json.loads(data), draw))
+    elif not data or draw.random() < 0.2:
+        file.unlink()
+    else:
+        file.write_bytes(of_bytes(data, draw, len(data)))
+
+
+def test_a_claimed_table_of_a_million_million_numbers_is_refused_at_once(tmp_path):
+    folder = save(toy("compresskv"), tmp_path / "a")
+    header = json.loads((folder / "header.json").read_text())
+    header["tables"]["srh"][1] = [10**6, 10**6]
+    del header["checksum"]
+    (folder / "header.json").write_text(json.dumps(header))
+    with pytest.raises(ValueError, match=r"srh: \('int32', \(3, 4\)\) there, \('int32', \(1000000, 1000000\)\) expected"):
+        load(folder)

@@ -87,14 +87,20 @@ def test_documents_hold_no_history():
         assert "by hand" not in path.read_text(), path
 
 
-@pytest.mark.parametrize("name", ["architecture.md"])
+@pytest.mark.parametrize("name", ["architecture.md", "stages.md"])
 def test_files_that_documents_name_exist(name):
     root = DOCS.parent / "kvjax"
     for found in re.findall(r"`([a-z_/]+\.py)`", (DOCS / name).read_text()):
         assert any((base / found).exists() for base in (root, root.parent)), found
 
 
-@pytest.mark.parametrize("name", ["transforms.md", "from_kvpress.md"])
+#: Pages whose blocks follow each other, with a model `lm` and a prompt `ids`.
+HERE = ("transforms.md", "from_kvpress.md", "stages.md")
+#: Pages that other tests run: above, on eight devices (tests/sharding), with the real model (tests/test_real_model.py).
+ELSEWHERE = ("README.md", "add_a_gate.md", "add_a_method.md", "index.md", "saving.md", "sharding.md")
+
+
+@pytest.mark.parametrize("name", HERE)
 def test_the_code_of_a_page_runs_from_top_to_bottom(name, lm):
     scope = {"lm": lm, "ids": ids_of(90), "question": ids_of(7, 3)}
     for block in re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.S):
@@ -107,5 +113,32 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(name, lm):
             want = kvjax.decode(lm, kvjax.compress(scope["pre"], policy), policy, max_new_tokens=4, stop=())
             np.testing.assert_array_equal(tokens, want.tokens)
         assert max(float(abs(x).max()) for x in jax.tree.leaves(scope["gradient"])) > 0
-    else:
+    if name == "from_kvpress.md":
         assert {name: out.shape for name, out in scope["answers"].items()} == {"snapkv": (1, 8), "knorm": (1, 8)}
+
+
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_are_commands_with_such_options(page):
+    """Every `kvjax ...` in a block of bash; the text behind # is not read, `...` stands for what is left out."""
+    from typer.main import get_command
+
+    from experiments.cli import app
+
+    for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.S):
+        for line in block.replace("\\\n", " ").splitlines():
+            for words in re.findall(r"(?:^|[ /])kvjax ([a-z][^&|;#]*)", line):
+                command, rest = get_command(app), words.split()
+                while rest and rest[0] in vars(command).get("commands", {}):
+                    command = command.commands[rest.pop(0)]
+                assert "commands" not in vars(command), line
+                known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+                given = {word.partition("=")[0] for word in rest if word.startswith("--")}
+                assert given <= known, (page.name, line, given - known)
+
+
+def test_every_page_with_code_has_a_test_that_runs_it():
+    with_code = {page.name for page in PAGES if "```python\n" in page.read_text()}
+    assert with_code == {*HERE, *ELSEWHERE}

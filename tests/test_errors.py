@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import kvjax
+from kvjax.stage import Allocator, Scorer
 from tests.conftest import compilations, ids_of, policy_of
 from tests.decode_loop import unchecked
 
@@ -158,6 +160,66 @@ def test_samplers_out_of_range(given):
 def test_a_cache_of_another_scorer(lm, pre):
     with pytest.raises(ValueError, match="carries what another scorer reads"):
         kvjax.decode(lm, kvjax.compress(pre, policy_of("h2o")), policy_of("tova"))
+
+
+@struct.dataclass
+class OneEach(Allocator):
+    def __call__(self, ranking, mean_budget):
+        return jnp.ones(ranking.scores.shape[:3], jnp.int32)
+
+
+@struct.dataclass
+class ByLayer(Allocator):
+    def __call__(self, ranking, mean_budget):
+        return jnp.ones(3, jnp.int32)
+
+
+@struct.dataclass
+class NoNumbers(Scorer):
+    def score(self, view, evidence):
+        return jnp.full(view.pos.shape, jnp.nan)
+
+
+@struct.dataclass
+class ByHead(Scorer):
+    def score(self, view, evidence):
+        return jnp.zeros((1, 2), jnp.float32)
+
+
+@struct.dataclass
+class Whole(Scorer):
+    def score(self, view, evidence):
+        return view.pos
+
+
+class Undecorated(Scorer):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("slot", "stage", "error", "why"),
+    [
+        ("allocate", OneEach, ValueError, "OneEach gave 6 slots in all where 40 a head, 240, were asked for"),
+        ("allocate", ByLayer, ValueError, r"ByLayer must give the slots of every head, \[3, 1, 2\]; got \[3\]"),
+        ("score", NoNumbers, ValueError, "NoNumbers scored slots as NaN"),
+        ("score", ByHead, ValueError, r"ByHead.score must give a float32 for every slot, \[1, 2, 96\]; got float32 \[1, 2\]"),
+        ("score", Whole, ValueError, "Whole.score must give a float32 for every slot.*got int32"),
+        ("score", Undecorated, TypeError, "put @flax.struct.dataclass above the class"),
+    ],
+)
+def test_stages_of_ones_own_that_break_their_promise(pre, slot, stage, error, why):
+    with unchecked(), pytest.raises(error, match=why):
+        kvjax.compress(pre, policy_of("knorm").replace(**{slot: stage()}))
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.grad])
+def test_compress_under_a_transformation_leads_to_the_core(pre, transform):
+    def of(eps):
+        scorer = kvjax.score.ExpectedAttention(eps=eps)
+        return kvjax.compress(pre, kvjax.Policy(score=scorer, budget=16)).logits.sum()
+
+    with unchecked(), pytest.raises(TypeError, match="under none of jax.jit, vmap and grad: use kvjax.core.compress"):
+        transform(of)(0.02)
 
 
 def test_a_cache_given_to_compress(pre):

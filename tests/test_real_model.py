@@ -42,6 +42,13 @@ def test_the_ten_lines_of_the_readme_run():
     assert len(kept) == 2 and kept[0] != kept[1]
 
 
+def test_the_lines_of_the_first_page_run():
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.S)[1]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() and 20e6 < int(done.stdout.split()[-1]) < 200e6
+
+
 def test_row_is_solo_on_real_text(smollm2):
     text = (ROOT / "README.md").read_text()
     prompts = [smollm2.encode(text)[:n] for n in (900, 30, 211, 1500, 64)]

@@ -1,6 +1,7 @@
 """The picture of an ablation: the paper's scores and ours as bars, a panel each."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib
@@ -10,6 +11,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 from experiments.ablations.ablation import Ablation, Variant  # noqa: E402
 from experiments.ablations.compare import kind, worths  # noqa: E402
+from experiments.files import write_atomically
 from experiments.rows import Row  # noqa: E402
 from experiments.stats import average, share  # noqa: E402
 
@@ -34,9 +36,10 @@ def draw(ablation: Ablation, variants: Sequence[Variant], rows: Sequence[Row], p
         axes[0].set_yticks(range(len(labels)), labels)
         axes[0].invert_yaxis()
         figure.suptitle(ablation.title, fontsize=8)
-        figure.savefig(path, dpi=200)
+        picture = BytesIO()
+        figure.savefig(picture, dpi=200, format="png")
         plt.close(figure)
-    return path
+    return write_atomically(path, picture.getvalue())
 
 
 def _estimate(task: str, by_prompt):

@@ -3,7 +3,7 @@
     FOLDER/header.json     method, model, tokenizer, data, settings, digest of the tables, schema version
     FOLDER/tables/         the tables, an orbax checkpoint
 
-A folder is written beside its name and renamed: it is there whole or not at all.
+A folder is written beside its name, the header last, and renamed: it is there whole or not at all, whenever a process is killed.
 """
 
 import hashlib
@@ -17,11 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kvjax.artefacts import sources, tables
+from kvjax.artefacts import folders, header, sources, tables
 from kvjax.protocols import LanguageModel
 
-#: Raised whenever a header's or a table's meaning changes.
-SCHEMA = 1
 #: Artefacts that come with the library: BUILT_IN / model / method.
 BUILT_IN = Path(__file__).parent / "built_in"
 
@@ -65,7 +63,7 @@ class Artefact:
         """All but the tables, and their digest, dtypes and shapes."""
         tables = {name: [str(x.dtype), list(x.shape)] for name, x in self.tables.items()}
         fields = {name: getattr(self, name) for name in ("method", "model", "data", "settings")}
-        return {"schema": SCHEMA, **fields, "tables": tables, "digest": self.digest, "passages": self.passages}
+        return {"schema": header.SCHEMA, **fields, "tables": tables, "digest": self.digest, "passages": self.passages}
 
 
 #: What a method takes for one: itself, its folder, or the name of a model whose artefact is built in.
@@ -97,15 +95,10 @@ def save(artefact: Artefact, folder: str | Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        (draft / "header.json").write_text(json.dumps(artefact.header, indent=1) + "\n")
         tables.write(draft / "tables", artefact.tables)
+        header.write(draft / "header.json", artefact.header, tables.sums(draft / "tables"))  # last: without it there is no artefact
         draft.chmod(0o755)
-        old = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        if folder.exists():
-            folder.rename(old)
-        draft.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
+        folders.put(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return folder
@@ -126,7 +119,8 @@ def load(folder: str | Path, method: str | None = None, lm: LanguageModel | None
 
     Raises:
         FileNotFoundError: no artefact there.
-        ValueError: another schema, method or model, or tables that are not those of the header; the message lists all that differs.
+        ValueError: a header or tables that are damaged or not those of each other, another schema, method or model; the message
+            lists all that differs.
     """
     folder = Path(folder).expanduser().resolve()
     if not (folder / "header.json").is_file():
@@ -134,14 +128,14 @@ def load(folder: str | Path, method: str | None = None, lm: LanguageModel | None
             f"{folder} holds no artefact (no header.json): make one with `kvjax calibrate` or `kvjax train`, "
             f"or use a built-in one: {built_in()}"
         )
-    header = json.loads((folder / "header.json").read_text())
-    if header.get("schema") != SCHEMA:
-        raise ValueError(f"{folder} has schema {header.get('schema')}, this version reads {SCHEMA}: calibrate or train again")
-    shapes = {name: np.zeros(shape, dtype) for name, (dtype, shape) in header["tables"].items()}
-    fields = {name: header[name] for name in ("method", "model", "data", "settings")}
-    found = Artefact(**fields, tables=tables.read(folder / "tables", shapes), passages=header.get("passages", ""))
-    if found.digest != header["digest"]:
-        raise ValueError(f"{folder}: the tables are not those of the header (digest {found.digest}, not {header['digest']})")
+    told = header.read(folder / "header.json")
+    shapes = {name: header.empty(*of) for name, of in header.shapes(told, folder / "header.json").items()}
+    if "files" in told:
+        tables.check_sums(folder / "tables", told["files"])
+    fields = {name: told[name] for name in ("method", "model", "data", "settings", "passages")}
+    found = Artefact(**fields, tables=tables.read(folder / "tables", shapes))
+    if found.digest != told["digest"]:
+        raise ValueError(f"{folder}: the tables are not those of the header (digest {found.digest}, not {told['digest'][:40]!a})")
     check(found, method, lm)
     return found
 

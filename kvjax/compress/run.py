@@ -20,6 +20,7 @@ from kvjax.checks import check_headroom
 from kvjax.compress.decision import Decision
 from kvjax.compress.pack import pack
 from kvjax.compress.score_prompt import PromptScores, RowScores, check, scores_of
+from kvjax.compress.stage_checks import check_budgets, check_decided, check_traced
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.schedule import AfterPrefill
@@ -37,7 +38,9 @@ def plan_row(allocate, select, scores, second, measured, length, mean_budget, fi
     ranking = Ranking(
         scores=scores, protected=protected, valid=valid, pos=pos, second=second, measured=measured, first=first, of=of
     )
-    budget = jnp.maximum(allocate(ranking, mean_budget), 1).astype(jnp.int32)
+    budget = allocate(ranking, mean_budget)
+    check_budgets(allocate, budget, scores.shape[:3])
+    budget = jnp.maximum(budget, 1).astype(jnp.int32)
     keep = select(ranking.replace(protected=select.protected_by_layer(view, budget)), budget)
     return keep, keep.sum(-1).astype(jnp.int32), budget
 
@@ -92,8 +95,10 @@ def compress(
 
     Raises:
         TypeError, ValueError: not a policy, a budget out of range, evidence the prefill did not record, calibrated tables of
-            another model, scores of other prompts or by other stages, a headroom that is no integer of 0 or more.
+            another model, scores of other prompts or by other stages, a headroom that is no integer of 0 or more, a stage that
+            breaks the promise of its kind, a call under `jit`, `vmap` or `grad`.
     """
+    check_traced(pre, policy, pool_budget)
     check(pre, policy)
     if pool_budget is not None:
         check_budget(pool_budget)
@@ -104,7 +109,7 @@ def compress(
         )
     trim()
     pre, scores = of_process((pre, scores))
-    decided = decide(pre, policy, scores or scores_of(pre, policy))
+    check_decided(pre, policy, decided := decide(pre, policy, scores or scores_of(pre, policy)))
     away = policy.retrieve.away(list(pre.rows), decided, pre.decoder)
     if away is not None:
         _check_away(policy)

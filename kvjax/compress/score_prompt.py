@@ -11,6 +11,7 @@ from jaxtyping import Array, Float32, PyTree
 
 from kvjax import evidence as ev
 from kvjax.budget import check_budget
+from kvjax.compress.stage_checks import check_scores
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.stage import Allocator, Scorer
@@ -124,6 +125,7 @@ def score_layer(score: Scorer, decode_score: Scorer | None, allocate: Allocator,
     mine = _observed(score, view, evidence)
     state = mine.state if decode_score is None else _observed(decode_score, view, evidence).state
     scores = score.score(mine, evidence)
+    check_scores(score, scores, view.pos.shape)
     return scores, score.second(mine, evidence, scores), state, allocate.measure(view, evidence)
 
 

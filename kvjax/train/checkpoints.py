@@ -22,6 +22,8 @@ from kvjax.train.step import TrainState
 
 #: Checkpoints that are kept; the one before the newest is for those who doubt the newest.
 KEPT = 2
+#: What the names of unfinished text files begin with.
+_TEXT = ".text-"
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,12 @@ class Checkpoints:
         known = self.folder / "run.json"
         if known.is_file():
             self._take_up(json.loads(known.read_text()), json.loads(json.dumps(facts)), resume)
-        elif self.folder.exists() and any(self.folder.iterdir()):
+        elif self.folder.exists() and any(not path.name.startswith(_TEXT) for path in self.folder.iterdir()):
             raise FileExistsError(f"{self.folder} exists and holds no run: name a new folder")
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
+            for leftover in self.folder.iterdir():  # of a process that was killed before it had written `run.json`
+                leftover.unlink()
             _write_text(known, json.dumps(facts, indent=1) + "\n")
 
     def _take_up(self, theirs: dict[str, object], mine: dict[str, object], resume: bool) -> None:
@@ -105,7 +109,7 @@ def _named(state: TrainState) -> dict[str, np.ndarray]:
 
 
 def _write_text(path: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".text-", delete_on_close=False) as draft:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=_TEXT, delete_on_close=False) as draft:
         draft.write(text)
         draft.flush()
         os.replace(draft.name, path)

@@ -104,10 +104,11 @@ def test_the_command_lists_every_method(cli, tmp_path):
 
 
 def test_the_documentation_is_up_to_date():
-    """`python -m experiments.docs` writes all three files."""
+    """`python -m experiments.docs` writes all four files."""
     assert docs.PAGE.read_text() == docs.page()
     assert docs.README.read_text() == docs.with_board(docs.with_table(docs.README.read_text()))
     assert docs.GATES.read_text() == docs.with_gates(docs.GATES.read_text())
+    assert docs.STAGES.read_text() == docs.with_tables(docs.STAGES.read_text())
 
 
 def test_a_readme_without_the_marks_is_refused():

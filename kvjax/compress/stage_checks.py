@@ -1,0 +1,61 @@
+"""What a stage gave, held against what its kind promises: one that breaks it is named, and nothing goes on silently."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float32, Int32, PyTree
+
+from kvjax.compress.decision import Decision
+from kvjax.policy import Policy
+from kvjax.prefill.prefilled import Prefilled
+from kvjax.stage import Allocator, Scorer
+
+
+def check_traced(*values: PyTree) -> None:
+    """Raise TypeError under `jit`, `vmap` or `grad`: plans are read back, and a derivative would be 0 without a word."""
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(values)):
+        raise TypeError(
+            "kvjax.compress reads its plan back from the device, so that it works under none of jax.jit, vmap and grad: use "
+            "kvjax.core.compress, or kvjax.scores for a gradient of scores"
+        )
+
+
+def check_scores(scorer: Scorer, scores: Array, shape: tuple[int, int, int]) -> None:
+    """Raise ValueError, while a scorer is traced, where it gave no number a slot."""
+    if scores.shape != shape or not jnp.issubdtype(scores.dtype, jnp.floating):
+        raise ValueError(
+            f"{type(scorer).__name__}.score must give a float32 for every slot, {list(shape)}; got {scores.dtype} "
+            f"{list(scores.shape)}"
+        )
+
+
+def check_budgets(allocator: Allocator, budget: Array, shape: tuple[int, int, int]) -> None:
+    """Raise ValueError, while an allocator is traced, where it gave no number a head."""
+    if budget.shape != shape:
+        raise ValueError(f"{type(allocator).__name__} must give the slots of every head, {list(shape)}; got {list(budget.shape)}")
+
+
+def check_decided(pre: Prefilled, policy: Policy, decided: Sequence[Decision]) -> None:
+    """Raise ValueError for scores that are no numbers, and for budgets that do not sum to what was asked for."""
+    for row, decision in zip(pre.rows, decided, strict=True):
+        if bool(_no_number(decision.scores, row.length)):
+            name = type(policy.score).__name__
+            raise ValueError(f"{name} scored slots as NaN: mask invalid slots with where, and look for 0 / 0")
+        if policy.allocate.exact and not policy.allocate.given and decision.mean_budget < int(row.length[0]):
+            _check_sum(policy.allocate, np.asarray(decision.budget), decision.mean_budget)
+
+
+def _check_sum(allocator: Allocator, budget: Int32[np.ndarray, "l 1 h"], mean: int) -> None:
+    if budget.sum() != mean * budget.size:
+        raise ValueError(
+            f"{type(allocator).__name__} gave {budget.sum()} slots in all where {mean} a head, {mean * budget.size}, were asked "
+            "for: sum to the total, or say exact = False in the class"
+        )
+
+
+@jax.jit
+def _no_number(scores: Float32[Array, "l b h n"], length: Int32[Array, " b"]) -> Bool[Array, ""]:
+    valid = jnp.arange(scores.shape[-1]) < length[:, None, None]
+    return (jnp.isnan(scores) & valid).any()
