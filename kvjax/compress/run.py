@@ -98,15 +98,8 @@ def compress(
             another model, scores of other prompts or by other stages, a headroom that is no integer of 0 or more, a stage that
             breaks the promise of its kind, a call under `jit`, `vmap` or `grad`.
     """
-    check_traced(pre, policy, pool_budget)
-    check(pre, policy)
-    if pool_budget is not None:
-        check_budget(pool_budget)
+    _check_given(pre, policy, pool_budget, scores)
     headroom = check_headroom(headroom)
-    if scores is not None and not scores.serves(pre, policy):
-        raise ValueError(
-            f"scores are of other prompts, or by other stages than the policy's (by {scores.by}): use kvjax.score_prompt"
-        )
     trim()
     pre, scores = of_process((pre, scores))
     check_decided(pre, policy, decided := decide(pre, policy, scores or scores_of(pre, policy)))
@@ -115,10 +108,21 @@ def compress(
         _check_away(policy)
         decided = [d.replace(away=mask) for d, mask in zip(decided, away, strict=True)]
     slots = reserve_slots(pre, policy, pool_budget, headroom)
-    numbered = policy.numbered or any(row.pos is not None for row in pre.rows)
-    here = [d.here for d in decided]
+    here, numbered = [d.here for d in decided], is_numbered(pre, policy)
     cache = packed(pre, policy, here, headroom=headroom, reserve_slots=slots, numbered=numbered)
     return cache.replace(retrieval=policy.retrieve.build(list(pre.rows), decided, cache, policy.encode))
+
+
+def _check_given(pre: Prefilled, policy: Policy, pool_budget: int | float | None, scores: PromptScores | None) -> None:
+    """Raise TypeError or ValueError for arguments of `compress` that do not fit each other."""
+    check_traced(pre, policy, pool_budget)
+    check(pre, policy)
+    if pool_budget is not None:
+        check_budget(pool_budget)
+    if scores is not None and not scores.serves(pre, policy):
+        raise ValueError(
+            f"scores are of other prompts, or by other stages than the policy's (by {scores.by}): use kvjax.score_prompt"
+        )
 
 
 def _check_away(policy: Policy) -> None:
@@ -134,6 +138,11 @@ def decide(pre: Prefilled, policy: Policy, scores: PromptScores) -> list[Decisio
     """What of each row stays."""
     where = dict(first=pre.first, of=pre.decoder.layers)
     return [_decide(row, policy, of_row, **where) for row, of_row in zip(pre.rows, scores.rows, strict=True)]
+
+
+def is_numbered(pre: Prefilled, policy: Policy) -> bool:
+    """Whether a position is stored for every slot: by the policy, or because not every token of the prompts is there."""
+    return policy.numbered or any(row.pos is not None for row in pre.rows)
 
 
 def packed(

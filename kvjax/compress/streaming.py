@@ -19,7 +19,7 @@ from kvjax.cache.layers import Layers
 from kvjax.cache.layout import plan_regions
 from kvjax.checks import check_prompts
 from kvjax.compress.decision import Decision
-from kvjax.compress.run import decide, packed
+from kvjax.compress.run import decide, is_numbered, packed
 from kvjax.compress.score_prompt import scores_of
 from kvjax.policy import Policy
 from kvjax.prefill.attention import CausalAttention, PrefillAttention
@@ -62,8 +62,7 @@ def _layer(
     rows = tuple(through(lm, reading, layer, needs) for reading in readings)
     pre = Prefilled(rows=rows, needs=tuple(needs), decoder=lm.decoder, first=layer)
     decided = decide(pre, policy, scores_of(pre, policy))
-    numbered = policy.numbered or any(row.pos is not None for row in rows)
-    layers.add(packed(pre, policy, decided, headroom=0, reserve_slots=0, numbered=numbered))
+    layers.add(packed(pre, policy, decided, headroom=0, reserve_slots=0, numbered=is_numbered(pre, policy)))
     if policy.select.leaves:
         readings[:] = [_left(reading, d) for reading, d in zip(readings, decided, strict=True)]
     return [d.replace(scores=d.scores[..., :0], keep=d.keep[..., :0], state=()) for d in decided]
