@@ -17,6 +17,7 @@ with install_import_hook(["kvjax", "models"], "beartype.beartype"):
     import kvjax
     import models
 
+import gc  # noqa: E402
 import logging  # noqa: E402
 import re  # noqa: E402
 from contextlib import contextmanager  # noqa: E402
@@ -29,6 +30,8 @@ from experiments import memory_maps  # noqa: E402
 from kvjax.kernels.native import missing  # noqa: E402
 from models import llama  # noqa: E402
 from tests.method_cases import case  # noqa: E402
+
+gc.freeze()  # a million objects that imports have left stay: the collector need not look through them again and again
 
 
 def toy_config(**changes) -> dict:

@@ -1,9 +1,13 @@
 """What attention reads of a cache whose slots are coded: keys and values of every region, decoded, exact where they are."""
 
+import math
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import kvjax
 from kvjax.codec import LayerRegions
 from kvjax.encode.parted import Parted
 
@@ -21,21 +25,37 @@ def held(cache, encode, layer: int, row: int, h: int) -> tuple[np.ndarray, np.nd
     return tuple(_side(cache, encode, side, layer, row, h) for side in (0, 1))
 
 
+@partial(jax.jit, static_argnames=("wide",))
+def _decoded(codec, pool, pos, start, length, positions, params, *, wide: int):
+    """The first `wide` slots of every region, decoded."""
+    at = LayerRegions(pool=pool, pos=pos, start=start, length=length, positions=positions, padded_slots=wide)
+    return codec.decode(at.rows(0, wide), jnp.float32, params)
+
+
 def _side(cache, encode, side, layer, row, h):
-    length, codec, tail = cache.length[layer], encode.at(layer).codecs[side], cache.tails[side]
-    wide = -(-int(length.max()) // codec.page) * codec.page
-    at = LayerRegions(
-        pool=(cache.k, cache.v)[side], pos=cache.pos, start=cache.start[layer], length=length,
-        positions=cache.position[:, None], padded_slots=wide,
-    )  # fmt: skip
+    codec, tail = encode.at(layer).codecs[side], cache.tails[side]
+    start, lengths = (np.asarray(x)[layer] for x in (cache.start, cache.length))
+    length, step = int(lengths[row, h]), math.lcm(codec.page, 64)
+    where = cache.pos, start, lengths, cache.position[:, None]
     params = jax.tree.map(lambda x: x[layer], cache.fitted[side])
-    x = np.array(codec.decode(at.rows(0, wide), jnp.float32, params))[row, h]
+    wide = -(-int(lengths.max()) // step) * step  # few sizes
+    x = np.array(_decoded(codec, (cache.k, cache.v)[side], *where, params, wide=wide))[row, h]
     if tail != ():
-        coded, ring = int(tail.coded[layer, row, h]), tail.rows.shape[3] - tail.sinks
-        for j in range(int(length[row, h])):
+        rows, coded = np.asarray(tail.rows)[layer, row, h], np.asarray(tail.coded)[layer, row, h]
+        ring = len(rows) - tail.sinks
+        for j in range(length):
             if j < tail.sinks or j >= coded:
-                x[j] = tail.rows[layer, row, h, j if j < tail.sinks else tail.sinks + j % ring]
-    return x[: int(length[row, h])]
+                x[j] = rows[j if j < tail.sinks else tail.sinks + j % ring]
+    return x[:length]
+
+
+def two_steps_and_a_third(lm, pre, policy) -> tuple[kvjax.Decoded, kvjax.Decoded]:
+    """What the second step and the third after a prompt gave, each step a run of one program."""
+    cache, outs = kvjax.compress(pre, policy), []
+    for _ in range(3):
+        outs.append(kvjax.decode(lm, cache, policy, max_new_tokens=1, stop=(), return_logits=True, pool_budget=128))
+        cache = outs[-1].cache
+    return outs[1], outs[2]
 
 
 def stored_apart(batch, row: int, solo, encode) -> bool:

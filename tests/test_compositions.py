@@ -62,7 +62,8 @@ WHILE_DECODING += [(scorer, "nearest", when) for scorer in ("window", "accumulat
 @pytest.mark.parametrize(("scorer", "merger", "when"), WHILE_DECODING)
 def test_crossing_while_decoding(lm, short, scorer, merger, when):
     policy = kvjax.Policy(score=SCORERS[scorer], merge=MERGERS[merger], select=SELECT, when=when, budget=20)
-    out = kvjax.decode(lm, kvjax.compress(short, policy), policy, max_new_tokens=8, stop=(), return_logits=True)
+    how = dict(max_new_tokens=8, stop=(), return_logits=True, pool_budget=40)  # of one size for all schedules
+    out = kvjax.decode(lm, kvjax.compress(short, policy), policy, **how)
     assert jnp.isfinite(out.logits).all()
     held = {"Every": 20, "WhenFull": 22}[type(when).__name__]
     assert (out.cache.lengths == held).all()

@@ -23,8 +23,16 @@ def policy_with(theta=0.5, **how):
     return heterocache(budget=how.pop("budget", 0.6), artefact=ARTEFACT, theta=theta, **how)
 
 
+#: Pools of one size, so that most tests run one program: 17 to 32 tokens decoded, or any number fed one by one.
+HOW = dict(stop=(), return_logits=True, pool_budget=128)
+
+
+def fed(lm, cache, tokens, policy):
+    return kvjax.extend(lm, cache, tokens, policy, return_logits=True, pool_budget=192 - len(tokens))
+
+
 def decoded(lm, pre, policy, steps=20):
-    return kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=steps, stop=(), return_logits=True)
+    return kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=steps, **HOW)
 
 
 def test_lengths_are_those_of_the_transcription(pre):
@@ -78,7 +86,7 @@ def simulate(lm, pre, tokens, *, base, theta, w):
 @pytest.mark.parametrize(("theta", "w"), [(0.45, 5), (1.5, 1)])
 def test_decoding_is_the_transcription(lm, pre, theta, w):
     policy, tokens = policy_with(theta=theta, w=w), ids_of(64, 9)
-    got = kvjax.extend(lm, kvjax.compress(pre, policy), tokens, policy, return_logits=True)
+    got = fed(lm, kvjax.compress(pre, policy), tokens, policy)
     want, heads = simulate(lm, pre, tokens, base=36, theta=theta, w=w)
     np.testing.assert_allclose(got.logits[0], want, atol=1e-5)
     state, windows = got.cache.retrieval, 64 // w
@@ -100,7 +108,7 @@ def test_what_a_window_asks_for_is_read_two_steps_later(lm, pre):
     cache, other, moved, differs = kvjax.compress(pre, policy), kvjax.compress(pre, still), [], []
     before = [list(cache.kept(layer)[0][h]) for layer, h in SATELLITES]
     for t, token in enumerate(tokens):
-        cache, other = (kvjax.extend(lm, c, [token], p, pool_budget=110).cache for c, p in ((cache, policy), (other, still)))
+        cache, other = (fed(lm, c, [token], p).cache for c, p in ((cache, policy), (other, still)))
         now = [[i for i in cache.kept(layer)[0][h] if i < 90] for layer, h in SATELLITES]
         moved.append(now != before)
         differs.append(bool((cache.logits != other.logits).any()))
@@ -109,7 +117,7 @@ def test_what_a_window_asks_for_is_read_two_steps_later(lm, pre):
 
 
 def test_fetched_slots_hold_the_tokens_they_name(lm, pre):
-    cache = decoded(lm, pre, policy_with(theta=1.5), steps=13).cache
+    cache = decoded(lm, pre, policy_with(theta=1.5), steps=23).cache
     for layer, h in SATELLITES:
         start, room = int(cache.start[layer, 0, h]), int(cache.retrieval.room[0, SATELLITES.index((layer, h))])
         pos = np.asarray(cache.pos[start : start + room])
@@ -120,8 +128,8 @@ def test_fetched_slots_hold_the_tokens_they_name(lm, pre):
 
 @pytest.mark.parametrize("budget", [90, 1000, 1.0])
 def test_the_whole_prompt_is_the_full_cache_to_the_bit(lm, pre, budget):
-    got = decoded(lm, pre, policy_with(theta=1.5, budget=budget), steps=12)
-    want = decoded(lm, pre, kvjax.methods.full(), steps=12)
+    got = decoded(lm, pre, policy_with(theta=1.5, budget=budget))
+    want = decoded(lm, pre, kvjax.methods.full())
     np.testing.assert_array_equal(got.logits, want.logits)
     assert int(got.cache.retrieval.refreshes.sum()) == 0
 
@@ -168,15 +176,15 @@ def test_numbers_never_recompile(lm):
 @pytest.mark.parametrize("encode", [Stored(placement=OnHost()), Stored(keys=Cast("bfloat16"), values=Cast("bfloat16"))], ids=repr)
 def test_encoders(lm, pre, encode):
     policy = policy_with(theta=1.5).replace(encode=encode)
-    got, want = decoded(lm, pre, policy, 12), decoded(lm, pre, policy_with(theta=1.5), 12)
+    got, want = decoded(lm, pre, policy, 22), decoded(lm, pre, policy_with(theta=1.5), 22)
     np.testing.assert_allclose(got.logits[:, :4], want.logits[:, :4], atol=2e-5 if encode.keys == AsIs() else 0.3)
-    assert (got.cache.retrieval.refreshes == 2).all()
+    assert (got.cache.retrieval.refreshes == 4).all()
 
 
 def test_over_codes_what_is_fetched_is_coded(lm, pre):
     encode = kvjax.methods.hcattention(toy("hcattention")).encode
     policy = policy_with(theta=1.5).replace(encode=encode)
-    cache = decoded(lm, pre, policy, 12).cache
+    cache = decoded(lm, pre, policy, 22).cache
     for (layer, h), room in zip(SATELLITES, cache.retrieval.room[0].tolist(), strict=True):
         start = int(cache.start[layer, 0, h])
         pos = np.asarray(cache.pos[start : start + room])
@@ -186,12 +194,11 @@ def test_over_codes_what_is_fetched_is_coded(lm, pre):
 
 @pytest.mark.parametrize("host", [OnDevice(), ByCallback()], ids=repr)
 def test_homes_of_the_copies(lm, pre, host):
-    want = decoded(lm, pre, policy_with(theta=1.5), 12)
+    want = decoded(lm, pre, policy_with(theta=1.5), 22)
     policy = policy_with(theta=1.5, host=host)
     if isinstance(host, ByCallback):
         policy = policy.replace(encode=Stored(placement=ByCallback()))
-    cache = kvjax.compress(pre, policy)
-    got = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=(), return_logits=True)
+    got = decoded(lm, pre, policy, 22)
     np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
     assert (got.cache.retrieval.refreshes == want.cache.retrieval.refreshes).all()
 
@@ -199,11 +206,11 @@ def test_homes_of_the_copies(lm, pre, host):
 def test_the_satellites_prompts_are_shared_by_caches_and_never_copied(lm, pre):
     policy = policy_with(theta=1.5)
     cache = kvjax.compress(pre, policy)
-    first = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=())
-    longer = kvjax.extend(lm, first.cache, ids_of(3), policy).cache
+    first = kvjax.decode(lm, cache, policy, max_new_tokens=22, **HOW)
+    longer = fed(lm, first.cache, ids_of(3), policy).cache
     for later in (first.cache, longer):
         assert later.retrieval.k is cache.retrieval.k and later.retrieval.v is cache.retrieval.v
-    again = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=())
+    again = kvjax.decode(lm, cache, policy, max_new_tokens=22, **HOW)
     np.testing.assert_array_equal(again.tokens, first.tokens)
 
 
@@ -249,7 +256,7 @@ def test_no_base_length_no_monitoring(lm):
 def test_a_model_without_clusters_is_left_alone(lm, pre):
     retrieve = PivotRefresh(Clusters.of(np.full((3, 2), 1), np.full((3, 2), -1)))
     policy = kvjax.Policy(retrieve=retrieve, budget=40)
-    got, want = decoded(lm, pre, policy, 7), decoded(lm, pre, policy.replace(retrieve=FullAttention()), 7)
+    got, want = decoded(lm, pre, policy), decoded(lm, pre, policy.replace(retrieve=FullAttention()))
     np.testing.assert_array_equal(got.logits, want.logits)
     assert got.cache.retrieval == () and got.cache.host_nbytes == 0
 

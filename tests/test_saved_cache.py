@@ -38,7 +38,7 @@ def policy():
 
 @pytest.fixture(scope="module")
 def cache(lm, pre, policy):
-    return kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=5, stop=()).cache
+    return goes_on(lm, kvjax.compress(pre, policy), policy).cache
 
 
 @pytest.fixture
@@ -47,7 +47,8 @@ def file(lm, cache, policy, tmp_path):
 
 
 def goes_on(lm, cache, policy):
-    return kvjax.decode(lm, cache, policy, max_new_tokens=8, stop=(), return_logits=True)
+    """Of a pool of one size, so that what made a cache and what goes on with it are one program."""
+    return kvjax.decode(lm, cache, policy, max_new_tokens=8, stop=(), return_logits=True, pool_budget=128)
 
 
 def test_a_conversation_in_four_bits_comes_back_and_goes_on(lm, cache, policy, file):
@@ -70,7 +71,7 @@ STORAGES = {
 @pytest.mark.parametrize("name", STORAGES)
 def test_every_storage_comes_back(lm, pre, tmp_path, name):
     policy = policy_of("streaming_llm").replace(encode=STORAGES[name])
-    cache = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=4, stop=()).cache
+    cache = goes_on(lm, kvjax.compress(pre, policy), policy).cache
     again = kvjax.load_cache(kvjax.save_cache(cache, tmp_path / "talk", lm, policy), lm, policy)
     same(cache, again)
     kinds = lambda cache: [x.sharding.memory_kind for x in jax.tree.leaves(cache)]  # noqa: E731
@@ -81,7 +82,7 @@ def test_every_storage_comes_back(lm, pre, tmp_path, name):
 @pytest.mark.parametrize("name", ["asymkv", "mikv"])
 def test_caches_in_parts_come_back(lm, pre, tmp_path, name):
     policy = policy_of(name)
-    cache = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=4, stop=()).cache
+    cache = goes_on(lm, kvjax.compress(pre, policy), policy).cache
     again = kvjax.load_cache(kvjax.save_cache(cache, tmp_path / "talk", lm, policy), lm, policy)
     same(cache, again)
     np.testing.assert_array_equal(goes_on(lm, cache, policy).logits, goes_on(lm, again, policy).logits)
@@ -89,7 +90,7 @@ def test_caches_in_parts_come_back(lm, pre, tmp_path, name):
 
 def test_values_behind_a_callback_come_back(lm, pre, tmp_path):
     policy = policy_of("snapkv").replace(encode=Stored(placement=ByCallback()))
-    cache = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=4, stop=()).cache
+    cache = goes_on(lm, kvjax.compress(pre, policy), policy).cache
     again = kvjax.load_cache(kvjax.save_cache(cache, tmp_path / "talk", lm, policy), lm, policy)
     np.testing.assert_array_equal(cache.v.rows(), again.v.rows())
     assert not np.shares_memory(cache.v.rows(), again.v.rows())

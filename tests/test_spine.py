@@ -1,4 +1,7 @@
-"""One suite over every method: a new file in kvjax/methods is in it by being there."""
+"""One suite over every method: a new file in kvjax/methods is in it by being there.
+
+The tests of one method run behind each other, over what the fixtures made of it once, while its programs are there.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +9,8 @@ import numpy as np
 import pytest
 
 import kvjax
+from kvjax.decode.headroom import make_room
+from kvjax.decode.step import Spec, step
 from kvjax.view import LayerView
 from tests.conftest import compilations, everything, ids_of, policy_of, prepared
 from tests.method_cases import case
@@ -14,7 +19,7 @@ METHODS = kvjax.methods.names()
 #: Methods whose slots are codes of several kinds; their own tests say which.
 CODED = {"coupled_quantization", "gear", "kvquant", "kvtc", "q4_persistent", "qjl", "turboquant"}
 POS = jnp.arange(90, dtype=jnp.int32)[None, None]
-every_method = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", METHODS, scope="module")
 #: Tokens decoded, and a budget whose pools all runs get: their loops are one program for a method.
 NEW, ROOM = 12, 128
 
@@ -34,6 +39,40 @@ def decoded(lm, cache, policy) -> kvjax.Decoded:
     return kvjax.decode(lm, cache, policy, max_new_tokens=NEW, stop=(), return_logits=True, pool_budget=ROOM)
 
 
+@pytest.fixture(scope="module")
+def before(pre) -> list[np.ndarray]:
+    """The prefill as it was before any policy read it."""
+    return [np.array(x) for x in jax.tree.leaves(pre)]
+
+
+@pytest.fixture(scope="module")
+def own(lm, before, pre, name) -> kvjax.Prefilled:
+    """The prompt with what the method reads of a second pass."""
+    return prepared(lm, pre, name)
+
+
+@pytest.fixture(scope="module")
+def cache(own, name) -> kvjax.KVCache:
+    return kvjax.compress(own, policy_of(name))
+
+
+@pytest.fixture(scope="module")
+def roomy(own, name) -> kvjax.KVCache:
+    """As `cache`, in a pool of the size that all runs get."""
+    return compressed(own, policy_of(name))
+
+
+@pytest.fixture(scope="module")
+def out(lm, roomy, name) -> kvjax.Decoded:
+    return decoded(lm, roomy, policy_of(name))
+
+
+@pytest.fixture(scope="module")
+def dense(lm, before, pre) -> kvjax.Decoded:
+    """What the full cache gives."""
+    return decoded(lm, compressed(pre, kvjax.methods.full()), kvjax.methods.full())
+
+
 def exact(name: str) -> bool:
     """Whether what is stored is what was computed: keys as they are, nothing merged into them."""
     policy = policy_of(name)
@@ -41,10 +80,8 @@ def exact(name: str) -> bool:
 
 
 @every_method
-def test_budget_sums_exactly(lm, pre, name):
-    pre = prepared(lm, pre, name)
+def test_budget_sums_exactly(cache, name):
     policy = policy_of(name)
-    cache = kvjax.compress(pre, policy)
     total = (90 if case(name).keeps_all else 40) * 3 * 2
     if not policy.select.exact:
         assert cache.held.sum() <= total
@@ -56,9 +93,7 @@ def test_budget_sums_exactly(lm, pre, name):
 
 
 @every_method
-def test_kept_positions_ascend_and_hold_their_own_keys(lm, pre, name):
-    pre = prepared(lm, pre, name)
-    cache = kvjax.compress(pre, policy_of(name))
+def test_kept_positions_ascend_and_hold_their_own_keys(own, cache, name):
     for layer in range(3):
         for h, kept in enumerate(cache.kept(layer)[0]):
             assert (np.diff(kept) > 0).all() and (kept >= 0).all() and (kept < 90).all()
@@ -71,15 +106,13 @@ def test_kept_positions_ascend_and_hold_their_own_keys(lm, pre, name):
             if not cache.parts:
                 np.testing.assert_array_equal(cache.numbered().pos[start : start + length], kept)
             if exact(name):
-                np.testing.assert_array_equal(cache.k[start : start + length], pre.rows[0].k[layer][0, h, kept])
-                np.testing.assert_array_equal(cache.v[start : start + length], pre.rows[0].v[layer][0, h, kept])
+                np.testing.assert_array_equal(cache.k[start : start + length], own.rows[0].k[layer][0, h, kept])
+                np.testing.assert_array_equal(cache.v[start : start + length], own.rows[0].v[layer][0, h, kept])
 
 
 @every_method
-def test_protected_tokens_survive(lm, pre, name):
-    pre = prepared(lm, pre, name)
+def test_protected_tokens_survive(cache, name):
     policy = policy_of(name)
-    cache = kvjax.compress(pre, policy)
     if (cache.held > cache.lengths).any():  # some of them outside the pool
         assert (cache.held == 90).all()
         return
@@ -92,47 +125,37 @@ def test_protected_tokens_survive(lm, pre, name):
 
 @every_method
 @pytest.mark.parametrize("budget", [90, 1000, 1.0])
-def test_budget_at_length_is_the_full_cache_to_the_bit(lm, pre, name, budget):
-    pre = prepared(lm, pre, name)
+def test_budget_at_length_is_the_full_cache_to_the_bit(lm, own, dense, name, budget):
     policy = policy_of(name, budget).replace(encode=kvjax.encode.Stored(), retrieve=kvjax.retrieve.FullAttention())
-    full = kvjax.methods.full()
-    want = decoded(lm, compressed(pre, full), full)
     if policy.when.decoding:  # evicting from the first token on when the budget is the prompt itself
         policy = policy.replace(when=kvjax.AfterPrefill())
-    got = decoded(lm, compressed(pre, policy), policy)
-    np.testing.assert_array_equal(got.logits, want.logits)
-    np.testing.assert_array_equal(got.tokens, want.tokens)
+    got = decoded(lm, compressed(own, policy), policy)
+    np.testing.assert_array_equal(got.logits, dense.logits)
+    np.testing.assert_array_equal(got.tokens, dense.tokens)
 
 
 @every_method
-def test_evicting_methods_with_room_to_spare_never_evict(lm, pre, name):
-    pre = prepared(lm, pre, name)
+def test_evicting_methods_with_room_to_spare_never_evict(lm, own, dense, name):
     plain = dict(encode=kvjax.encode.Stored(), retrieve=kvjax.retrieve.FullAttention())
-    policy, full = policy_of(name, 1000).replace(**plain), kvjax.methods.full()
-    want = decoded(lm, compressed(pre, full), full)
-    got = decoded(lm, compressed(pre, policy), policy)
-    np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
+    policy = policy_of(name, 1000).replace(**plain)
+    got = decoded(lm, compressed(own, policy), policy)
+    np.testing.assert_allclose(got.logits, dense.logits, atol=2e-5)
     assert (got.cache.lengths == 90 + NEW).all()
 
 
 @every_method
-def test_budget_of_one_slot_has_no_nan(lm, pre, name):
-    pre = prepared(lm, pre, name)
+def test_budget_of_one_slot_has_no_nan(lm, own, name):
     policy = policy_of(name, 1)
     if name == "heterocache":  # whose full heads alone take more
         with pytest.raises(ValueError, match="smallest feasible budget is 31 slots"):
-            kvjax.compress(pre, policy)
+            kvjax.compress(own, policy)
         return
-    assert jnp.isfinite(decoded(lm, compressed(pre, policy), policy).logits).all()
+    assert np.isfinite(decoded(lm, compressed(own, policy), policy).logits).all()
 
 
 @every_method
-def test_decoding_respects_the_budget(lm, pre, name):
-    pre = prepared(lm, pre, name)
-    policy = policy_of(name)
-    cache = compressed(pre, policy)
-    out = decoded(lm, cache, policy)
-    np.testing.assert_array_equal(out.cache.lengths, cache.lengths + case(name).grown(policy, NEW))
+def test_decoding_respects_the_budget(roomy, out, name):
+    np.testing.assert_array_equal(out.cache.lengths, roomy.lengths + case(name).grown(policy_of(name), NEW))
     assert (out.cache.lengths <= np.asarray(out.cache.capacity)).all()
     assert int(out.cache.position[0]) == 90 + NEW
 
@@ -148,26 +171,50 @@ def low_pre(low, prompt):
     return kvjax.prefill(low, prompt, needs=everything())
 
 
+def kinds(cache: kvjax.KVCache) -> list[np.dtype]:
+    """Types of what is stored."""
+    return [x.dtype for x in jax.tree.leaves([(part.k, part.v, part.tails) for part in cache.parts or [cache]])]
+
+
+def assert_types_stay(cache: kvjax.KVCache, after: kvjax.KVCache) -> None:
+    assert kinds(after) == kinds(cache)
+    assert all(x.dtype in (jnp.float32, jnp.int32, jnp.uint32) for x in jax.tree.leaves(after.state))
+
+
 @every_method
 def test_keeps_dtype(low, low_pre, name):
-    cache = kvjax.compress(prepared(low, low_pre, name), policy_of(name))
-    stored = lambda cache: [(part.k, part.v, part.tails) for part in cache.parts or [cache]]  # noqa: E731
-    kinds = lambda cache: [x.dtype for x in jax.tree.leaves(stored(cache))]  # noqa: E731
+    """Steps that no other method shares are looked at as they are traced: what they compute, a slow test runs."""
+    policy = policy_of(name)
+    cache = kvjax.compress(prepared(low, low_pre, name), policy)
     codes = {"hcattention": [jnp.uint8, jnp.bfloat16], "kivi": 2 * [jnp.uint32, jnp.float16, jnp.float16]}
     tails = [jnp.bfloat16, jnp.int32] * 2 if name == "kivi" else []
     if cache.parts:
         assert set(kinds(cache)) <= {jnp.dtype(x) for x in ("uint32", "uint8", "float16", "bfloat16", "int32")}
     else:
         assert name in CODED or kinds(cache) == codes.get(name, [jnp.bfloat16] * 2) + tails
-    out = kvjax.decode(low, cache, policy_of(name), max_new_tokens=2, stop=())
-    assert kinds(out.cache) == kinds(cache)
-    assert all(x.dtype in (jnp.float32, jnp.int32, jnp.uint32) for x in jax.tree.leaves(out.cache.state))
+    if not policy.when.decoding and exact(name) and policy.retrieve == kvjax.retrieve.FullAttention():
+        assert_types_stay(cache, kvjax.decode(low, cache, policy, max_new_tokens=2, stop=()).cache)
+        return
+    roomy, padded_slots = make_room(cache, policy, 2)
+
+    def traced(spec, params, cache):
+        after = step(spec, params, cache, jnp.zeros(1, jnp.int32), running=jnp.ones(1, bool))
+        assert_types_stay(cache, after)
+        return after.logits
+
+    assert jax.eval_shape(traced, Spec.of(low.decoder, policy, padded_slots), low.params, roomy).dtype == cache.logits.dtype
+
+
+@pytest.mark.slow
+@every_method
+def test_decodes_in_16_bits(low, low_pre, name):
+    policy = policy_of(name)
+    cache = kvjax.compress(prepared(low, low_pre, name), policy)
+    assert_types_stay(cache, kvjax.decode(low, cache, policy, max_new_tokens=2, stop=()).cache)
 
 
 @every_method
-def test_bytes_as_accounted(lm, pre, name):
-    pre = prepared(lm, pre, name)
-    cache = kvjax.compress(pre, policy_of(name))
+def test_bytes_as_accounted(cache, name):
     held = [x for x in jax.tree.leaves(cache) if x is not cache.logits and x is not cache.position and x is not cache.steps]
     on_host = [x for x in held if x.sharding.memory_kind == "pinned_host"]
     assert cache.nbytes + cache.host_nbytes == sum(x.nbytes for x in held)
@@ -208,19 +255,17 @@ def test_a_policy_built_twice_is_one_policy(name):
 
 
 @every_method
-def test_prefill_for_one_policy_decides_as_a_prefill_for_all(lm, pre, prompt, name):
-    pre = prepared(lm, pre, name)
+def test_prefill_for_one_policy_decides_as_a_prefill_for_all(lm, cache, prompt, name):
     policy = policy_of(name)
-    own = kvjax.compress(prepared(lm, kvjax.prefill(lm, prompt, needs=policy), name), policy)
+    alone = kvjax.compress(prepared(lm, kvjax.prefill(lm, prompt, needs=policy), name), policy)
     for layer in range(3):
-        for a, b in zip(own.kept(layer)[0], kvjax.compress(pre, policy).kept(layer)[0], strict=True):
+        for a, b in zip(alone.kept(layer)[0], cache.kept(layer)[0], strict=True):
             np.testing.assert_array_equal(a, b)
 
 
 @every_method
-def test_a_saved_conversation_goes_on_as_one_that_was_not(lm, pre, tmp_path, name):
-    policy = policy_of(name)
-    cache = decoded(lm, compressed(prepared(lm, pre, name), policy), policy).cache
+def test_a_saved_conversation_goes_on_as_one_that_was_not(lm, out, tmp_path, name):
+    policy, cache = policy_of(name), out.cache
     again = kvjax.load_cache(kvjax.save_cache(cache, tmp_path / "talk", lm, policy), lm, policy_of(name))
     assert jax.tree.structure(cache) == jax.tree.structure(again)
     for x, y in zip(jax.tree.leaves(cache), jax.tree.leaves(again), strict=True):
@@ -231,11 +276,9 @@ def test_a_saved_conversation_goes_on_as_one_that_was_not(lm, pre, tmp_path, nam
     np.testing.assert_array_equal(one.cache.logits, other.cache.logits)
 
 
-def test_a_prefill_outlives_any_number_of_policies(lm, pre):
-    before = [np.asarray(x) for x in jax.tree.leaves(pre)]
-    for name in METHODS:
-        policy = policy_of(name)
-        decoded(lm, compressed(prepared(lm, pre, name), policy), policy)
+@every_method
+def test_a_prefill_outlives_any_number_of_policies(pre, before, out, name):
+    """Compressed and decoded from by every method up to this one."""
     for a, b in zip(before, jax.tree.leaves(pre), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -258,10 +301,9 @@ def test_a_scoring_is_of_its_prompts_and_stages(lm, pre, prompt):
 
 
 @every_method
-def test_a_scoring_serves_no_method_of_other_stages(lm, name, pre):
-    pre = prepared(lm, pre, name)
+def test_a_scoring_serves_no_method_of_other_stages(name, own):
     mine = policy_of(name)
-    scored = kvjax.score_prompt(pre, mine)
+    scored = kvjax.score_prompt(own, mine)
     for other in map(policy_of, METHODS):
         same = repr((mine.score, mine.allocate)) == repr((other.score, other.allocate))
-        assert scored.serves(pre, other) == same, other
+        assert scored.serves(own, other) == same, other

@@ -220,13 +220,18 @@ def test_a_store_may_be_let_go_before_its_writes_have_run():
     """They write nothing then; an ordered callback that failed would fail all after it."""
     home, one, row = ByCallback(), jnp.zeros(1, jnp.int32), jnp.ones((1, D))
     twice = jax.jit(lambda store: home.append(home.append(store, one, row), one, row).state)
-    for _ in range(20):
-        store, _ = filled(home)
-        handle = int(store.state[0])
-        state = twice(store)
-        del store
-        gc.collect()
-        assert state.tolist() == [handle, 3]
+    gc.collect()
+    gc.freeze()  # nothing that others left is looked through again
+    try:
+        for _ in range(20):
+            store, _ = filled(home)
+            handle = int(store.state[0])
+            state = twice(store)
+            del store
+            gc.collect()
+            assert state.tolist() == [handle, 3]
+    finally:
+        gc.unfreeze()
     store, rows = filled(home)
     np.testing.assert_array_equal(all_rows(home, store), rows)
 

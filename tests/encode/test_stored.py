@@ -13,7 +13,7 @@ from kvjax.codec import Affine, Codec
 from kvjax.encode import AsIs, BlockFlush, ByCallback, OnHost, ProductQuantized, Slide, Stored, Windows
 from kvjax.retrieve import TopP
 from tests.conftest import ids_of, policy_of
-from tests.held import held
+from tests.held import held, two_steps_and_a_third
 from tests.reference import affine as reference
 from tests.reference.coded import resolved
 
@@ -98,8 +98,7 @@ def test_slots_are_coded_exact_or_sinks(lm, pre, name, method):
 def test_attention_is_that_over_what_is_held(lm, pre, name):
     """Three steps; the last one's attention in NumPy over every slot as it is held before that step's flush."""
     policy = kvjax.Policy(encode=WINDOWED[name])
-    two = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=2, **HOW)
-    last = kvjax.decode(lm, two.cache, policy, max_new_tokens=1, **HOW)
+    two, last = two_steps_and_a_third(lm, pre, policy)
     token, at = int(last.tokens[0, 0]), int(two.cache.position[0])
 
     def attend(inputs, layer):
@@ -127,7 +126,8 @@ def test_row_is_solo(lm, name):
     prompts, policy = [ids_of(n, seed=n) for n in (70, 2, 17)], kvjax.Policy(encode=WINDOWED[name])
     together = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts), policy), policy, max_new_tokens=20, **HOW)
     for r, ids in enumerate(prompts):
-        alone = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, ids), policy), policy, max_new_tokens=20, **HOW)
+        cache = kvjax.compress(kvjax.prefill(lm, ids), policy)
+        alone = kvjax.decode(lm, cache, policy, max_new_tokens=20, pool_budget=70, **HOW)  # one program for all
         np.testing.assert_array_equal(together.tokens[r], alone.tokens[0])
         np.testing.assert_allclose(together.logits[r], alone.logits[0], atol=3e-5)
 

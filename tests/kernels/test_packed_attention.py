@@ -34,9 +34,15 @@ CODES = {
 }
 
 
+#: Each one program for operands of one form.
+attend = jax.jit(packed_attention, static_argnames=("window", "impl"))
+encode = jax.jit(lambda codec, x: codec.encode(x))
+decode = jax.jit(lambda codec, rows: codec.decode(rows, jnp.float32))
+
+
 def rows_of(codec: Affine, x: np.ndarray, used: np.ndarray) -> tuple:
     """A pool [s, d] as a codec's rows, with NaN steps where no region is."""
-    rows = codec.encode(jnp.asarray(x, jnp.float32)[None, None])
+    rows = encode(codec, np.asarray(x, np.float32)[None, None])
     words, scale, low = (np.array(part)[0, 0] for part in (rows.words, rows.scale, rows.low))
     held = used.reshape(-1, codec.page).any(1)
     scale[~held] = low[~held] = np.nan
@@ -53,7 +59,7 @@ def make(lengths, g, t, d, codes, *, seed=0, tail_dtype="float32"):
     for row, head in rng.permutation(list(np.ndindex(b, h))):
         start[row, head] = free
         free += -(-lengths[row, head] // align) * align + align * rng.integers(0, 2)
-    slots = free + 512
+    slots = -(-(free + 512) // 1024) * 1024  # few sizes
     used, pos, last = np.zeros(slots, bool), rng.integers(0, 10**6, slots).astype(np.int32), np.zeros(b, np.int32)
     for row, head in np.ndindex(b, h):
         n = lengths[row, head]
@@ -88,8 +94,8 @@ def make(lengths, g, t, d, codes, *, seed=0, tail_dtype="float32"):
 
 def decoded(codec: Affine, side: Packed) -> np.ndarray:
     """The pool [s, d] as its codec reads it, in float64."""
-    rows = jax.tree.map(lambda x: x[None, None], AffineRows(side.words, side.scale, side.low))
-    return np.asarray(codec.decode(rows, jnp.float32))[0, 0].astype(np.float64)
+    rows = jax.tree.map(lambda x: np.asarray(x)[None, None], AffineRows(side.words, side.scale, side.low))
+    return np.asarray(decode(codec, rows))[0, 0].astype(np.float64)
 
 
 def oracle(operands, seen, window=None, bias=None):
@@ -138,7 +144,7 @@ PAIRS = [
 def test_equals_decoding_and_attending(case, codes, impl):
     *shape, window = CASES[case]
     operands, seen = make(*shape, CODES[codes], seed=len(case))
-    out, lse = packed_attention(*operands, window=window, impl=impl)
+    out, lse = attend(*operands, window=window, impl=impl)
     for got, want in zip((out, lse), oracle(operands, seen, window), strict=True):
         close(got, want)
 
@@ -148,7 +154,7 @@ def test_equals_decoding_and_attending(case, codes, impl):
 def test_queries_and_exact_rows_in_16_bits(dtype, impl):
     operands, seen = make([[300, 7], [90, 64]], 3, 1, 64, CODES["4 bits by page"], tail_dtype=dtype)
     operands[0] = operands[0].astype(dtype)
-    out, lse = packed_attention(*operands, impl=impl)
+    out, lse = attend(*operands, impl=impl)
     assert out.dtype == dtype and lse.dtype == jnp.float32
     want, want_lse = oracle([operands[0].astype(jnp.float32), *operands[1:]], seen)
     close(out, want, 1e-2)
@@ -161,7 +167,7 @@ def test_biases_and_short_positions(impl, window):
     operands, seen = make([[300, 40]], 2, 1, 16, CODES["2 bits by page"])
     operands[3] = (operands[3] % 60000).astype(jnp.uint16)
     bias = jnp.asarray(np.random.default_rng(0).normal(size=operands[3].shape), jnp.float32)
-    out, lse = packed_attention(*operands, bias=bias, window=window, impl=impl)
+    out, lse = attend(*operands, bias=bias, window=window, impl=impl)
     for got, want in zip((out, lse), oracle(operands, seen, window, bias), strict=True):
         close(got, want)
 
@@ -181,7 +187,7 @@ def test_codes_that_are_exact_give_what_dense_attention_gives(impl):
         operands[side] = operands[side].replace(words=words, scale=scale, low=low)
         pools.append(jnp.asarray(decoded(codec, operands[side]), jnp.float32))
     operands[0] = operands[0] / 64
-    got, got_lse = packed_attention(*operands, impl=impl)
+    got, got_lse = attend(*operands, impl=impl)
     want, want_lse = ragged_attention(operands[0], *pools, *operands[3:], impl="reference")
     close(got, np.asarray(want, np.float64), 2e-6)
     close(got_lse, np.asarray(want_lse, np.float64), 2e-6)
@@ -214,7 +220,7 @@ def test_other_codes_are_xlas(bits, group, reduce):
     assert native.refuses(*operands, None, window=None)
     with pytest.raises(ValueError, match="native: takes"):
         packed_attention(*operands, impl="native")
-    out, lse = packed_attention(*operands)
+    out, lse = attend(*operands)
     for got, want in zip((out, lse), oracle(operands, dense), strict=True):
         close(got, want)
 
@@ -229,8 +235,8 @@ def test_the_default_on_a_cpu():
 @pytest.mark.usefixtures("native")
 def test_derivatives_are_those_of_the_xla_implementation():
     (q, *rest), _ = make([[30, 70]], 2, 1, 16, CODES["2 bits by page"])
-    attend = lambda impl: lambda q: packed_attention(q, *rest, impl=impl)  # noqa: E731
-    got, want = (jax.jvp(attend(impl), (q,), (q[::-1],)) for impl in ("native", "xla"))
+    of = lambda impl: lambda q: attend(q, *rest, impl=impl)  # noqa: E731
+    got, want = (jax.jvp(of(impl), (q,), (q[::-1],)) for impl in ("native", "xla"))
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 

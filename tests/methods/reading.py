@@ -63,11 +63,12 @@ def reads_everything(lm, pre, policy, atol: float = 2e-5) -> None:
 def rows_are_solo(lm, policy) -> None:
     """Rows of a batch, and of stacked caches, to the bit what they are alone."""
     prompts = [ids_of(n, seed=n) for n in (90, 61, 130)]
-    batch = decoded(lm, kvjax.prefill(lm, prompts, needs=policy), policy, 12)
+    how = dict(max_new_tokens=12, stop=(), return_logits=True, pool_budget=130)  # one program for all that are alone
+    batch = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts, needs=policy), policy), policy, **how)
     caches = [kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy) for ids in prompts]
-    stacked = kvjax.decode(lm, kvjax.stack(caches), policy, max_new_tokens=12, stop=(), return_logits=True)
+    stacked = kvjax.decode(lm, kvjax.stack(caches), policy, **how)
     for r, cache in enumerate(caches):
-        solo = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=(), return_logits=True)
+        solo = kvjax.decode(lm, cache, policy, **how)
         for several in (batch, stacked):
             np.testing.assert_array_equal(several.tokens[r], solo.tokens[0])
             np.testing.assert_array_equal(several.logits[r], solo.logits[0])

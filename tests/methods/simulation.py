@@ -87,7 +87,8 @@ def kvjax_decoded(lm, cache, tokens, policy, stops) -> tuple[np.ndarray, list]:
     """The same of kvjax, known tokens one at a time; what is held is told after each of the `stops`."""
     logits, held = [], []
     for first, end in zip((0, *stops[:-1]), stops, strict=True):
-        read = kvjax.extend(lm, cache, tokens[first:end], policy, return_logits=True, block=1)
+        room = 192 - (end - first)  # pools of one size: one program
+        read = kvjax.extend(lm, cache, tokens[first:end], policy, return_logits=True, block=1, pool_budget=room)
         cache = read.cache
         logits.append(np.asarray(read.logits)[0])
         held.append(kept_by(cache))

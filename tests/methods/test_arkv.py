@@ -87,11 +87,12 @@ def test_a_prompt_that_fits_is_exact_until_it_overflows(lm, length):
 
 
 def test_row_is_solo(lm):
+    how = dict(max_new_tokens=16, pool_budget=64, **HOW)  # one program for all that are alone
     policy, prompts = method(), [ids_of(n, seed=n) for n in (60, 35, 1)]
     alone = [kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy) for ids in prompts]
-    out = kvjax.decode(lm, kvjax.stack(alone), policy, max_new_tokens=16, **HOW)
+    out = kvjax.decode(lm, kvjax.stack(alone), policy, **how)
     for r, cache in enumerate(alone):
-        solo = kvjax.decode(lm, cache, policy, max_new_tokens=16, **HOW)
+        solo = kvjax.decode(lm, cache, policy, **how)
         np.testing.assert_array_equal(out.tokens[r], solo.tokens[0])
         np.testing.assert_allclose(out.logits[r], solo.logits[0], atol=5e-5)
 

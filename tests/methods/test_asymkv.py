@@ -49,12 +49,13 @@ def test_short_prompts_and_partial_pages(lm, length):
 
 
 def test_row_is_solo(lm):
+    how = dict(max_new_tokens=20, pool_budget=90, **HOW)  # one program for all that are alone
     prompts, policy = [ids_of(n, seed=n) for n in (90, 3, 41, 16)], method()
     alone = [kvjax.compress(kvjax.prefill(lm, ids), policy) for ids in prompts]
     batch = kvjax.compress(kvjax.prefill(lm, prompts), policy)
-    together = [kvjax.decode(lm, x, policy, max_new_tokens=20, **HOW) for x in (batch, kvjax.stack(alone))]
+    together = [kvjax.decode(lm, x, policy, **how) for x in (batch, kvjax.stack(alone))]
     for r, cache in enumerate(alone):
-        solo = kvjax.decode(lm, cache, policy, max_new_tokens=20, **HOW)
+        solo = kvjax.decode(lm, cache, policy, **how)
         for out in together:
             np.testing.assert_array_equal(out.tokens[r], solo.tokens[0])
             np.testing.assert_allclose(out.logits[r], solo.logits[0], atol=3e-5)

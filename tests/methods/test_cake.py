@@ -56,12 +56,16 @@ def test_e16_preference():
 # ---- The authors' numbers
 
 
+in_steps, adjusted = jax.jit(cascaded, static_argnums=0), jax.jit(adjust)
+score, measure = jax.jit(lambda stage, *one: stage.score(*one)), jax.jit(lambda stage, *one: stage.measure(*one))
+
+
 def test_golden_adjusted_budgets():
     z = load("cake_budgets")
     for row, layers in enumerate(z["layers"].astype(int)):
         with jax.enable_x64(True):
             raw, total = jnp.asarray(z["raw"][row, :layers]), jnp.asarray(int(z["total"][row]))
-            got = adjust(raw, total, jnp.full(layers, int(z["seq_len"][row])))
+            got = adjusted(raw, total, jnp.full(layers, int(z["seq_len"][row])))
         np.testing.assert_array_equal(got, z["out"][row, :layers])
 
 
@@ -78,14 +82,14 @@ def test_golden_prompt():
     allocate = kvjax.allocate.LayerPreference(
         window=8, tau1=float(z["tau1"]), tau2=float(z["tau2"]), share=ClipAndSpread(), cascade=True
     )
-    log_p = jnp.stack([allocate.measure(*one) for one in made])
+    log_p = jnp.stack([measure(allocate, *one) for one in made])
     np.testing.assert_allclose(jnp.exp(log_p)[:, 0], z["pref_scores"], rtol=1e-5)
-    scores = [MeanAndVariance(window=8).score(*one) for one in made]
+    scores = [score(MeanAndVariance(window=8), *one) for one in made]
     for layer, u in enumerate(scores):
         np.testing.assert_allclose(u[0, :, :112], z[f"L{layer}_evict_score"][0], rtol=1e-5)
     w, total, most = jnp.exp(log_p - log_p.max()).T, jnp.asarray([128], jnp.int32), jnp.full((1, 4), 112, jnp.int32)
     for seen in range(1, 5):
-        got = cascaded(ClipAndSpread(), w[:, :seen], total, most[:, :seen])[0]
+        got = in_steps(ClipAndSpread(), w[:, :seen], total, most[:, :seen])[0]
         np.testing.assert_array_equal(got, z["cascade_budgets"][seen - 1, :seen])
     for layer, b in enumerate(got.tolist()):
         for h in range(2):
@@ -99,7 +103,7 @@ def test_golden_decode():
     q = jnp.asarray(z["query"].reshape(1, 2, 2, 1, 16), jnp.float32)
     view = LayerView.of_prompt(jnp.asarray([60], jnp.int32), k.shape[:3], k=k, v=k)
     seen = Evidence(data={"window_queries": q}, length=view.length, rope=None)
-    u = WindowAttention(window=1, pool=AvgPool(5), apart=window).score(view, seen)
+    u = score(WindowAttention(window=1, pool=AvgPool(5), apart=window), view, seen)
     for h in range(2):
         older = np.argsort(-np.asarray(u[0, h, : 60 - window]), kind="stable")[: int(z["hh_size"])]
         np.testing.assert_array_equal(np.append(np.sort(older), np.arange(60 - window, 60)), np.sort(z["kept_sorted"][h]))
@@ -141,7 +145,7 @@ def test_cascades(share, reference, seed):
     for p, scores in zip(w, u, strict=True):
         cascade.see(scores, p)
     with jax.enable_x64(True):
-        got = cascaded(share, jnp.asarray(w)[None], jnp.asarray([36], jnp.int32), jnp.full((1, 6), 20, jnp.int32))
+        got = in_steps(share, jnp.asarray(w)[None], jnp.asarray([36], jnp.int32), jnp.full((1, 6), 20, jnp.int32))
     np.testing.assert_array_equal(got[0], cascade.history[-1])
 
 
@@ -172,5 +176,5 @@ def test_rows_are_those_of_the_window_kernel(layers):
         jnp.asarray(x.q[None, :, :, -W:]), jnp.asarray(x.k[None]), pos=where, valid=where >= 0, length=jnp.asarray([90])
     )
     np.testing.assert_allclose(rows[0], x.rows(W), atol=1e-6)
-    score = WindowAttention(window=W, pool=NoPool())
-    assert score.apart is None and score.replace(apart=W).window == W
+    plain = WindowAttention(window=W, pool=NoPool())
+    assert plain.apart is None and plain.replace(apart=W).window == W

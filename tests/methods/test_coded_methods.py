@@ -13,7 +13,7 @@ from kvjax.codec.sign_sketch import projections
 from kvjax.retrieve import FullAttention, TopP
 from tests.artefacts import toy
 from tests.conftest import ids_of, policy_of, toy_config
-from tests.held import held
+from tests.held import held, two_steps_and_a_third
 from tests.reference import gear, hcattention, kvquant, qjl, rotary
 from tests.reference import turboquant as tq
 from tests.reference.coded import Coded, CodedHead, at_once, blocks
@@ -176,18 +176,23 @@ def test_prompts_of_any_length_beside_each_other(lm, name):
     np.testing.assert_allclose(out.logits[3], solo.logits[0], atol=3e-5)
 
 
+#: Each one program for a codec: numbers as rows, and back.
+encode = jax.jit(lambda codec, x: codec.encode(x, jnp.zeros(x.shape[:3], jnp.int32)))
+decode = jax.jit(lambda codec, rows: codec.decode(rows, jnp.float32))
+
+
 def bytes_of(codec, n: int) -> int:
     """Live bytes of n coded slots in each of two heads, whole pages of them."""
-    rows = jax.tree.leaves(codec.encode(jnp.ones((1, 2, n, D)), jnp.zeros((1, 2, n), jnp.int32)))
+    rows = jax.tree.leaves(encode(codec, np.ones((1, 2, n, D), np.float32)))
     return sum(x.addressable_shards[0].data.nbytes for x in rows)
 
 
 @every_case
 def test_bytes_are_the_bits(pre, name):
     """Of what is coded, and of the pool as it is allocated."""
-    encode = CASES[name].policy.encode.at(0)
+    codecs = CASES[name].policy.encode.at(0).codecs
     cache = kvjax.compress(pre, CASES[name].policy)
-    for codec, pool in zip(encode.codecs, (cache.k, cache.v), strict=True):
+    for codec, pool in zip(codecs, (cache.k, cache.v), strict=True):
         n = 4 * codec.page
         assert 8 * bytes_of(codec, n) == codec.bits_a_number(D) * 2 * n * D
         live = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(pool))
@@ -198,8 +203,7 @@ def test_bytes_are_the_bits(pre, name):
 def test_coded_storage_under_snapkv_reads_as_its_decoded_numbers(lm, pre, name, retrieve):
     """Attention over codes is attention over what they decode to, slots evicted or not."""
     policy = policy_of("snapkv").replace(encode=CASES[name].policy.encode, retrieve=retrieve)
-    two = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=2, **HOW)
-    last = kvjax.decode(lm, two.cache, policy, max_new_tokens=1, **HOW)
+    two, last = two_steps_and_a_third(lm, pre, policy)
     after = policy.encode.windows
     token, at = int(last.tokens[0, 0]), int(two.cache.position[0])
     raw = CASES[name].raw
@@ -231,8 +235,7 @@ def test_coded_storage_under_snapkv_reads_as_its_decoded_numbers(lm, pre, name, 
 def test_constant_numbers(name, x):
     """Zeros stay zeros; what is constant has no NaN."""
     for codec in CASES[name].policy.encode.at(0).codecs:
-        n = 2 * codec.page
-        got = codec.decode(codec.encode(jnp.full((1, 2, n, D), x), jnp.zeros((1, 2, n), jnp.int32)), jnp.float32)
-        assert jnp.isfinite(got).all()
+        got = np.asarray(decode(codec, encode(codec, np.full((1, 2, 4 * codec.page, D), x, np.float32))))
+        assert np.isfinite(got).all()
         if x == 0 and "kvquant" not in name and "coupled" not in name:
             np.testing.assert_array_equal(got, 0)

@@ -50,7 +50,7 @@ def test_streaming_heads_stay_at_their_length_at_every_step_and_full_heads_grow(
     cache = kvjax.compress(pre, POLICY)
     for step, token in enumerate([0, *ids_of(12, 5)]):
         if step:
-            cache = kvjax.extend(lm, cache, [token], POLICY).cache
+            cache = kvjax.extend(lm, cache, [token], POLICY, pool_budget=128).cache
         np.testing.assert_array_equal(cache.lengths[:, 0], np.where(PATTERN, 90 + step, SINKS + RECENT))
 
 
@@ -67,7 +67,7 @@ def test_a_short_prompt_grows_until_its_streaming_heads_are_full(lm, length):
     for new in range(4):
         n = length + new
         np.testing.assert_array_equal(cache.lengths[:, 0], np.where(PATTERN, n, min(n, SINKS + RECENT)))
-        cache = kvjax.extend(lm, cache, [7], POLICY).cache
+        cache = kvjax.extend(lm, cache, [7], POLICY, pool_budget=128).cache
 
 
 def test_a_row_decodes_as_alone(lm):
@@ -77,7 +77,7 @@ def test_a_row_decodes_as_alone(lm):
     )
     for r, ids in enumerate(prompts):
         cache = kvjax.compress(kvjax.prefill(lm, ids), POLICY)
-        alone = kvjax.decode(lm, cache, POLICY, max_new_tokens=12, stop=(), return_logits=True)
+        alone = kvjax.decode(lm, cache, POLICY, max_new_tokens=12, stop=(), return_logits=True, pool_budget=90)
         np.testing.assert_array_equal(batch.tokens[r], alone.tokens[0])
         np.testing.assert_allclose(batch.logits[r], alone.logits[0], atol=3e-5)
         for layer, h in np.ndindex(PATTERN.shape):

@@ -123,7 +123,7 @@ def test_row_is_solo(lm):
     prompts, policy = [ids_of(n, seed=n) for n in LENGTHS], method()
     batch = kvjax.compress(kvjax.prefill(lm, prompts), policy)
     alone = [kvjax.compress(kvjax.prefill(lm, ids), policy) for ids in prompts]
-    how = dict(max_new_tokens=20, stop=(), return_logits=True)
+    how = dict(max_new_tokens=20, stop=(), return_logits=True, pool_budget=90)  # one program for all that are alone
     together = [kvjax.decode(lm, x, policy, **how) for x in (batch, kvjax.stack(alone))]
     for r, cache in enumerate(alone):
         solo = kvjax.decode(lm, cache, policy, **how)

@@ -65,12 +65,13 @@ def test_with_lossless_tiers_it_is_the_full_cache(lm, length):
 
 
 def test_row_is_solo(lm):
+    how = dict(max_new_tokens=16, pool_budget=64, **HOW)  # one program for all that are alone
     policy, prompts = method(low=8), [ids_of(n, seed=n) for n in (60, 1, 23)]
     alone = [kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy) for ids in prompts]
-    together = kvjax.decode(lm, kvjax.stack(alone), policy, max_new_tokens=16, **HOW)
-    batch = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts, needs=policy), policy), policy, max_new_tokens=16, **HOW)
+    together = kvjax.decode(lm, kvjax.stack(alone), policy, **how)
+    batch = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts, needs=policy), policy), policy, **how)
     for r, cache in enumerate(alone):
-        solo = kvjax.decode(lm, cache, policy, max_new_tokens=16, **HOW)
+        solo = kvjax.decode(lm, cache, policy, **how)
         for out in (together, batch):
             np.testing.assert_array_equal(out.tokens[r], solo.tokens[0])
             np.testing.assert_allclose(out.logits[r], solo.logits[0], atol=3e-5)

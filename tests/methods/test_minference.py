@@ -1,5 +1,6 @@
 """MInference against its transcription, the authors' indices and exact attention: alone, in chunks, before other policies."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -58,13 +59,18 @@ def test_authors_indices():
     np.testing.assert_array_equal(np.flatnonzero(index.offsets), g["slash_offsets_sorted"])
 
 
+@jax.jit
+def computed(q, k, v, count):
+    """Six heads' outputs and masks."""
+    index = sparse_index.sparse_index(SIX, q, k, FIRST, count)
+    out, _ = sparse_attention(q, k, v, index, offset=FIRST)
+    return out, sparse_index.sees(index, jnp.arange(q.shape[3]), FIRST)
+
+
 @pytest.mark.parametrize("n", [1, 50, 64, 200])
 def test_masks_and_outputs_are_the_transcriptions(n):
     q, k, v = drawn(n)
-    count = jnp.array([n])
-    index = sparse_index.sparse_index(SIX, jnp.asarray(q), jnp.asarray(k), FIRST, count)
-    out, _ = sparse_attention(jnp.asarray(q), jnp.asarray(k), jnp.asarray(v), index, offset=FIRST)
-    mask = np.asarray(sparse_index.sees(index, jnp.arange(n), FIRST))
+    out, mask = map(np.asarray, computed(q, k, v, np.array([n], np.int32)))
     for h in range(2):
         for g in range(3):
             own = q[0, h, g].astype(np.float64), k[0, h].astype(np.float64)
@@ -74,11 +80,12 @@ def test_masks_and_outputs_are_the_transcriptions(n):
 
 
 def test_tiles_counted_are_those_with_a_chosen_pair():
-    q, k, _ = (jnp.asarray(x) for x in drawn(320))
-    index = sparse_index.sparse_index((AShape(0, 1),) * 6, q, k, FIRST, jnp.array([320]))
-    tiles, under = computed_tiles(index, FIRST, jnp.array([320]))
+    q, k, _ = drawn(320)
+    index = jax.jit(lambda q, k: sparse_index.sparse_index((AShape(0, 1),) * 6, q, k, FIRST, jnp.array([320])))(q, k)
+    count = jax.jit(lambda index, n: computed_tiles(index, FIRST, n))
+    tiles, under = count(index, jnp.array([320]))
     assert (np.asarray(tiles) == 5).all() and (np.asarray(under) == 15).all()
-    tiles, _ = computed_tiles(index.replace(columns=index.columns.at[..., 7].set(True)), FIRST, jnp.array([300]))
+    tiles, _ = count(index.replace(columns=index.columns.at[..., 7].set(True)), jnp.array([300]))
     assert (np.asarray(tiles) == 1 + 4 * 2).all()  # the column's tile is the diagonal's in the first block of queries alone
 
 

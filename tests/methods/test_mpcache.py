@@ -132,11 +132,12 @@ def test_few_clusters_are_read_of_few_tokens_and_cost_their_bounds(lm, pre):
 def test_rows_are_what_they_are_alone(lm):
     policy = kvjax.methods.mpcache(budget=0.6, large=16, small=8, share=2)
     prompts = [ids_of(n, seed=n) for n in (90, 61, 130)]
-    batch = reading.decoded(lm, kvjax.prefill(lm, prompts, needs=policy), policy, 12)
+    how = dict(max_new_tokens=12, stop=(), return_logits=True, pool_budget=130)  # one program for all that are alone
+    batch = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts, needs=policy), policy), policy, **how)
     caches = [kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy) for ids in prompts]
-    stacked = kvjax.decode(lm, kvjax.stack(caches), policy, max_new_tokens=12, stop=(), return_logits=True)
+    stacked = kvjax.decode(lm, kvjax.stack(caches), policy, **how)
     for r, cache in enumerate(caches):
-        solo = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=(), return_logits=True)
+        solo = kvjax.decode(lm, cache, policy, **how)
         for several in (batch, stacked):
             np.testing.assert_array_equal(several.logits[r], solo.logits[0])
 

@@ -14,15 +14,18 @@ from tests.reference import squeeze_attention as squeeze
 E19 = [0.55, 0.60, 0.75, 0.80, 0.78, 0.95, 0.96, 0.94]
 
 
+levels, of_three = jax.jit(two_levels), jax.jit(highest_of_three)
+
+
 def budgets(low, mean, least, n):
     low = jnp.asarray(low)[None]
     as_row = lambda x: jnp.asarray([x], jnp.int32)  # noqa: E731
-    return two_levels(low, as_row(mean), as_row(least), jnp.full(low.shape, n, jnp.int32))[0].tolist()
+    return levels(low, as_row(mean), as_row(least), jnp.full(low.shape, n, jnp.int32))[0].tolist()
 
 
 def highest(c):
     with jax.enable_x64(True):
-        return np.asarray(highest_of_three(jnp.asarray(c, jnp.float64)[None])[0])
+        return np.asarray(of_three(jnp.asarray(c, jnp.float64)[None])[0])
 
 
 def test_e19():

@@ -88,10 +88,11 @@ def test_after_an_eviction(lm, pre):
 
 
 def test_row_is_solo(lm):
+    how = dict(max_new_tokens=8, pool_budget=64, **HOW)  # one program for all that are alone
     policy, prompts = method(), [ids_of(n, seed=n) for n in (60, 1, 23)]
-    batch = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts, needs=policy), policy), policy, max_new_tokens=8, **HOW)
+    batch = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts, needs=policy), policy), policy, **how)
     for r, ids in enumerate(prompts):
-        solo = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy), policy, max_new_tokens=8, **HOW)
+        solo = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy), policy, **how)
         np.testing.assert_allclose(batch.logits[r], solo.logits[0], atol=3e-5)
 
 

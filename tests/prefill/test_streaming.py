@@ -82,12 +82,12 @@ def test_most_methods_go_layer_by_layer():
 @pytest.mark.parametrize("name", ["snapkv", "adakv", "pyramidkv", "h2o"])
 @pytest.mark.parametrize("budget", [0.3, 1000])
 def test_several_rows_in_chunks(lm, name, budget):
-    prompts, policy = [ids_of(n, n) for n in (200, 3, 70, 130)], policy_of(name, budget)
+    prompts, policy = [ids_of(n, n) for n in (200, 3, 70, 230)], policy_of(name, budget)
+    how = dict(max_new_tokens=6, stop=(), pool_budget=230)  # one program for all
     want = kvjax.compress(kvjax.prefill(lm, prompts, needs=policy, chunk=64), policy)
     got = kvjax.prefill(lm, prompts, streaming=policy, chunk=64)
     assert_same(got, want, atol=0)
-    out = kvjax.decode(lm, got, policy, max_new_tokens=6, stop=())
-    assert_array_equal(out.tokens, kvjax.decode(lm, want, policy, max_new_tokens=6, stop=()).tokens)
+    assert_array_equal(kvjax.decode(lm, got, policy, **how).tokens, kvjax.decode(lm, want, policy, **how).tokens)
 
 
 def test_blocks_are_streamed_too(lm):

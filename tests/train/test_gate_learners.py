@@ -167,7 +167,8 @@ def test_what_kvzap_explains_is_told_against_a_constant(tiny):
     told = jnp.broadcast_to(jnp.arange(9) >= jnp.array([4, 2])[:, None, None, None], labels.shape)
     want = np.mean(np.concatenate([np.square(x[m] - x[m].mean()) for x, m in zip(labels.reshape(4, 9), told.reshape(4, 9))]))  # noqa: B905
     np.testing.assert_allclose(spread(labels, told), want, rtol=1e-5)
-    said = KVZAP.loss(untrained(tiny, KVZAP), Frozen.of(tiny), part(tiny, KVZAP, texts(1, seed=5)), NOW).terms
+    loss = jax.jit(lambda weights, batch: KVZAP.loss(weights, Frozen.of(tiny), batch, NOW))
+    said = loss(untrained(tiny, KVZAP), part(tiny, KVZAP, texts(1, seed=5))).terms
     assert said["explained"] < 0
 
 
@@ -180,7 +181,7 @@ def test_a_batch_is_measured_row_by_row(tiny):
 def test_locrets_loss_is_the_transcription(small):
     learner, batch = GATES["locret"], part(small, GATES["locret"], texts(1, seed=5))
     weights, prompt = untrained(small, learner), np.flatnonzero(~np.asarray(batch.label[0]))
-    said = learner.loss(weights, Frozen.of(small), batch, NOW)
+    said = jax.jit(lambda weights, batch: learner.loss(weights, Frozen.of(small), batch, NOW))(weights, batch)
     losses = []
     for layer, inputs in enumerate(dense(small, batch.tokens[0].tolist())):
         here = jax.tree.map(lambda w, layer=layer: np.asarray(w[layer], np.float64), weights)
@@ -200,10 +201,11 @@ def test_dms_attention_is_the_transcription(small):
 
     def look(layer, weights, inputs, attend):
         out, logit = inner(layer, weights, inputs, attend)
-        return out, (inputs.replace(queries_of=None), logit, out)
+        return out, ((inputs.q, inputs.k, inputs.v), logit, out)
 
-    for inputs, logit, out in Frozen.of(small).forward(tokens, hook=look, gates=weights)[1]:
-        q, k, v = (np.asarray(x[0], np.float64) for x in (inputs.q, inputs.k, inputs.v))
+    run = jax.jit(lambda tokens, weights: Frozen.of(small).forward(tokens, hook=look, gates=weights)[1])
+    for inputs, logit, out in run(tokens, weights):
+        q, k, v = (np.asarray(x[0], np.float64) for x in inputs)
         logit = np.asarray(logit[0], np.float64)
         assert (logit > 0).any() and (logit < 0).any()
         np.testing.assert_allclose(out[0], slow_dms.train(q, k, v, slow_dms.governing(logit), 6), atol=1e-5)
