@@ -35,7 +35,11 @@ class AttentionStatistics(Need):
         return self.reduction.empty((shape.b, shape.h, shape.g, shape.n))
 
     def observe(self, old: PyTree, block: Block) -> PyTree:
-        return self.reduction.join(old, block.reduced(self.reduction))
+        return self.folded(old, block.reduced(self.reduction))
+
+    def folded(self, old: PyTree, state: PyTree) -> PyTree:
+        """The state after a block that has `state` by itself."""
+        return self.reduction.join(old, state)
 
     def now(self, block: Block) -> PyTree:
         return block.reduced(self.reduction)

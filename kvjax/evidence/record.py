@@ -7,10 +7,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
+from kvjax.evidence.attention_statistics import AttentionStatistics
 from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.need import Need, Shape, Tokens
 from kvjax.evidence.per_token import HiddenStates
 from kvjax.evidence.query_moments import Moments, QueryMoments
+from kvjax.evidence.reduce import Jointly
 from kvjax.evidence.window_queries import WindowQueries
 from kvjax.protocols import Rope
 from kvjax.types import Layer
@@ -84,8 +86,13 @@ def _name(need: Need) -> str:
 
 
 def observe(evidence: Evidence, needs: Iterable[Need], block: Tokens) -> Evidence:
-    """Fold one block of tokens into every need given."""
-    data = {need.key: need.observe(evidence.data[need.key], block) for need in needs}
+    """Fold one block of tokens into every need given; rows of attention are computed once for all that reduce them."""
+    needs = tuple(needs)
+    statistics = [need for need in needs if isinstance(need, AttentionStatistics)]
+    joint = statistics if len(statistics) > 1 else []
+    found = block.reduced(Jointly(tuple(need.reduction for need in joint))) if joint else ()
+    data = {need.key: need.folded(evidence.data[need.key], state) for need, state in zip(joint, found, strict=True)}
+    data |= {need.key: need.observe(evidence.data[need.key], block) for need in needs if need.key not in data}
     return evidence.replace(data=data, length=block.offset + block.count)
 
 

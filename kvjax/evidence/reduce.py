@@ -61,6 +61,27 @@ class Reduction:
 
 
 @struct.dataclass
+class Jointly(Reduction):
+    """Several reductions of the same rows, which are computed once: a tuple of their states.
+
+    Every reduction reads rows that are there, so that its state is to the bit what it is alone.
+    """
+
+    key = "jointly"
+    reductions: tuple[Reduction, ...]
+
+    def empty(self, shape: tuple[int, int, int, int]) -> tuple[PyTree, ...]:
+        return tuple(reduction.empty(shape) for reduction in self.reductions)
+
+    def of_rows_at(self, p: Rows, positions: Int32[Array, "b t"], visible: Bool[Array, "b h g t n"], where: RowsAt) -> PyTree:
+        p = lax.optimization_barrier(p)
+        return tuple(reduction.of_rows_at(p, positions, visible, where) for reduction in self.reductions)
+
+    def join(self, before: tuple[PyTree, ...], after: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+        return tuple(mine.join(*both) for mine, *both in zip(self.reductions, before, after, strict=True))
+
+
+@struct.dataclass
 class Sum(Reduction):
     """Σ_t p."""
 
