@@ -25,7 +25,7 @@ def kivi(bits: int = 2, key_group: int = 32, value_group: int = 32, residual: in
     """Keep every token, in a few bits.
 
     Args:
-        bits: of a code; 2, or 4 where query heads share KV heads.
+        bits: of a code; 2, or 4 where query heads share KV heads (docs/results/bits.md: what a needle survives).
         key_group: tokens that share a key channel's step and minimum.
         value_group: channels that share a token's; a divisor of the head dimension.
         residual: R, values that stay exact, and keys of a block; a multiple of `key_group`.
