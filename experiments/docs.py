@@ -6,11 +6,11 @@
 import sys
 from pathlib import Path
 
+from experiments import stage_tables
 from experiments.commands.methods import bytes_text, every_method
 from experiments.files import write_atomically
 from experiments.method_kinds import KINDS, kind
 from experiments.result_pages import board
-from experiments.stage_tables import with_tables
 from experiments.train import table as gates
 from kvjax.catalogue import MethodInfo
 
@@ -93,6 +93,14 @@ def with_board(text: str) -> str:
 def with_gates(text: str) -> str:
     """docs/add_a_gate.md with the tables of the gates that were trained for the small model."""
     return between(text, gates.table(), gates.BEGIN, gates.END, of="docs/add_a_gate.md")
+
+
+def with_tables(text: str) -> str:
+    """docs/stages.md with the built-in stages of every kind."""
+    for mark in stage_tables.KINDS:
+        begin, end = f"<!-- {mark}: python -m experiments.docs -->", f"<!-- end of {mark} -->"
+        text = between(text, stage_tables.lines(mark), begin, end, of="docs/stages.md")
+    return text
 
 
 def between(text: str, new: str, begin: str, end: str, *, of: str) -> str:

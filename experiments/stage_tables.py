@@ -19,7 +19,6 @@ KINDS: dict[str, tuple[ModuleType, type]] = {
     "retrievers": (kvjax.retrieve, Retriever),
     "schedules": (schedule, Schedule),
 }
-END = "<!-- end of table -->"
 
 
 def built_in(module: ModuleType, kind: type) -> list[type]:
@@ -38,19 +37,3 @@ def lines(mark: str) -> str:
 def _cell(line: str) -> str:
     """A docstring's first line, which is markdown, in a cell."""
     return line.replace("|", "\\|").replace("<", "&lt;")
-
-
-def with_tables(text: str) -> str:
-    """The page with every table between its marks.
-
-    Raises:
-        ValueError: a table's marks are not there.
-    """
-    for mark in KINDS:
-        begin = f"<!-- {mark}: python -m experiments.docs -->"
-        before, found, rest = text.partition(begin)
-        _, closed, after = rest.partition(END)
-        if not (found and closed):
-            raise ValueError(f"docs/stages.md must hold {begin} and {END} behind it")
-        text = f"{before}{begin}\n\n{lines(mark)}\n\n{END}{after}"
-    return text

@@ -6,7 +6,7 @@ take no bytes. It has a slot axis as any pool has, and is appended to, moved and
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Int32, Integer
+from jaxtyping import Array, Int32, Integer
 
 from kvjax.types import Regions, SlotPositions
 
@@ -42,5 +42,4 @@ def numbered(pos: SlotPositions, start: Regions, capacity: Regions) -> Integer[A
     slot = jnp.arange(pos.shape[0], dtype=jnp.int32)
     region = order[jnp.searchsorted(begin[order], slot, side="right") - 1]
     place = slot - begin[region]
-    mine: Bool[Array, " s"] = place < size[region]
-    return jnp.where(mine, place, 0).astype(pos.dtype)
+    return jnp.where(place < size[region], place, 0).astype(pos.dtype)

@@ -102,7 +102,8 @@ def compress(
     headroom = check_headroom(headroom)
     trim()
     pre, scores = of_process((pre, scores))
-    check_decided(pre, policy, decided := decide(pre, policy, scores or scores_of(pre, policy)))
+    decided = decide(pre, policy, scores or scores_of(pre, policy))
+    check_decided(pre, policy, decided)
     away = policy.retrieve.away(list(pre.rows), decided, pre.decoder)
     if away is not None:
         _check_away(policy)

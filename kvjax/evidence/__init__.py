@@ -24,6 +24,7 @@ from kvjax.evidence.record import (
     concatenate,
     empty,
     missing,
+    folded,
     observe,
     of_layer,
     of_model,
@@ -44,6 +45,6 @@ __all__ = [
     "LateRows", "LocalMass", "LowRows", "Moments", "NearSum", "Need", "OfGroupMax", "OfGroupMean", "OfOutput", "OutputBlock",
     "PerToken", "Probed", "ProjectedValueNorm", "ProjectedValueSizes", "QueryMax", "QueryMoments", "QuerySpread", "RawKeys",
     "RelativeAttention", "ResidualCosine", "STANDARD", "Shape", "SkewedQueries", "Surprisal", "Tempered", "TokenIn", "Tokens",
-    "WindowQueries", "concatenate", "empty", "merge_moments", "missing", "observe", "of_layer", "of_model", "of_output", "ordered",
-    "restrict", "union",
+    "WindowQueries", "concatenate", "empty", "folded", "merge_moments", "missing", "observe", "of_layer", "of_model", "of_output",
+    "ordered", "restrict", "union",
 ]  # fmt: skip

@@ -35,11 +35,7 @@ class AttentionStatistics(Need):
         return self.reduction.empty((shape.b, shape.h, shape.g, shape.n))
 
     def observe(self, old: PyTree, block: Block) -> PyTree:
-        return self.folded(old, block.reduced(self.reduction))
-
-    def folded(self, old: PyTree, state: PyTree) -> PyTree:
-        """The state after a block that has `state` by itself."""
-        return self.reduction.join(old, state)
+        return self.reduction.join(old, block.reduced(self.reduction))
 
     def now(self, block: Block) -> PyTree:
         return block.reduced(self.reduction)

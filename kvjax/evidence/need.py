@@ -70,6 +70,7 @@ class Need:
         prompt_only: whether it is not defined while decoding.
         second_pass: whether a pass after the prefill records it (`Probed`), and not the prefill.
         whole_model: whether it is of the model's output (`OfOutput`), recorded after the last layer and the same in all of them.
+        reduction: the reduction of attention rows whose states it joins, where it is that and nothing else.
     """
 
     carried: ClassVar[bool] = False
@@ -79,6 +80,7 @@ class Need:
     prompt_only: ClassVar[bool] = False
     second_pass: ClassVar[bool] = False
     whole_model: ClassVar[bool] = False
+    reduction: ClassVar[Reduction | None] = None
 
     @property
     def key(self) -> str:

@@ -7,6 +7,7 @@ from jaxtyping import PyTree
 
 from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.need import Block, Need, Shape
+from kvjax.evidence.reduce import Reduction
 from kvjax.protocols import LanguageModel
 from kvjax.types import Layer
 
@@ -33,6 +34,10 @@ class Probed(Need):
     @property
     def advice(self) -> str:
         return "run kvjax.probe(lm, pre, tokens, needs) after the prefill"
+
+    @property
+    def reduction(self) -> Reduction | None:
+        return self.need.reduction
 
     def at(self, layer: Layer) -> "Probed":
         return self.replace(need=self.need.at(layer))

@@ -1,13 +1,12 @@
 """What one layer has recorded, and how blocks of tokens are folded into it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
-from kvjax.evidence.attention_statistics import AttentionStatistics
 from kvjax.evidence.column_sums import ColumnSums
 from kvjax.evidence.need import Need, Shape, Tokens
 from kvjax.evidence.per_token import HiddenStates
@@ -86,14 +85,18 @@ def _name(need: Need) -> str:
 
 
 def observe(evidence: Evidence, needs: Iterable[Need], block: Tokens) -> Evidence:
-    """Fold one block of tokens into every need given; rows of attention are computed once for all that reduce them."""
-    needs = tuple(needs)
-    statistics = [need for need in needs if isinstance(need, AttentionStatistics)]
-    joint = statistics if len(statistics) > 1 else []
-    found = block.reduced(Jointly(tuple(need.reduction for need in joint))) if joint else ()
-    data = {need.key: need.folded(evidence.data[need.key], state) for need, state in zip(joint, found, strict=True)}
-    data |= {need.key: need.observe(evidence.data[need.key], block) for need in needs if need.key not in data}
-    return evidence.replace(data=data, length=block.offset + block.count)
+    """Fold one block of tokens into every need given."""
+    return evidence.replace(data=folded(evidence.data, tuple(needs), block), length=block.offset + block.count)
+
+
+def folded(data: Mapping[str, PyTree], needs: Sequence[Need], block: Tokens) -> dict[str, PyTree]:
+    """What was recorded, after one more block; rows of attention are computed once for all needs that reduce them."""
+    found = {}
+    joint = [need for need in needs if need.reduction is not None]
+    if len(joint) > 1:
+        states = block.reduced(Jointly(tuple(need.reduction for need in joint)))
+        found = {need.key: need.reduction.join(data[need.key], state) for need, state in zip(joint, states, strict=True)}
+    return found | {need.key: need.observe(data[need.key], block) for need in needs if need.key not in found}
 
 
 def union(*groups: Iterable[Need]) -> frozenset[Need]:

@@ -55,7 +55,7 @@ def _layer(weights, x, k, v, data, needs, soft, ids, length, offset, end, span, 
             inputs=inputs, ids=ids, out=out, k=keys, offset=offset[None], count=count, length=length, span=span, n=n, width=width,
             sinks=sinks, window=window,
         )  # fmt: skip
-        return out, (keys, values, {need.key: need.observe(data[need.key], block) for need in needs})
+        return out, (keys, values, ev.folded(data, needs, block))
 
     x, (k, v, data) = decoder.layer(weights, x, at, attend)
     return x, k, v, data
