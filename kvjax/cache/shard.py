@@ -45,7 +45,8 @@ def shard(cache: KVCache | Sequence[KVCache], mesh: Mesh) -> ShardedCache:
     """The cache over the devices of a mesh: its rows by groups, its KV heads by the devices of a group.
 
     Every device gets a packed pool of its own regions alone, all pools of one size class. Heads are shared out anew in every layer,
-    so that devices hold as many slots as each other, however uneven heads are.
+    so that devices hold as many slots as each other, however uneven heads are. Positions are stored for every slot: XLA's CPU compiler
+    ends the process where a program on a mesh passes on an array of size 0.
 
     Args:
         cache: from `compress`, `extend` or `decode`; or a cache for each row, where a retriever keeps a state.
@@ -59,7 +60,8 @@ def shard(cache: KVCache | Sequence[KVCache], mesh: Mesh) -> ShardedCache:
         cache = kvjax.shard(kvjax.compress(pre, policy), kvjax.mesh(rows=2, heads=4))
         out = kvjax.decode(models.shard(lm, cache.mesh), cache, policy)
     """
-    caches = of_process([cache] if isinstance(cache, KVCache) else list(cache))
+    given = of_process([cache] if isinstance(cache, KVCache) else list(cache))
+    caches = [one.numbered() for one in given]
     slots = np.concatenate([np.maximum(c.lengths, 1) for c in caches], 1)
     mine = assign(slots, mesh)
     for each in caches:

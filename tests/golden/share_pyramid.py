@@ -17,6 +17,8 @@ class SharePyramid(Allocator):
         beta, window: those of PyramidRounded. share: part of the prompt kept.
     """
 
+    exact = False
+
     beta: float = 20.0
     window: int = struct.field(pytree_node=False, default=32)
     share: float = 1.0
