@@ -45,6 +45,7 @@ from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder
 from kvjax.stage import Retriever
 from kvjax.types import ALIGN, SLACK, Number
+from kvjax.weights_mark import UNKNOWN
 
 
 @struct.dataclass
@@ -111,6 +112,7 @@ def pack(pre: Prefilled, policy: Policy, decided: list[Decision], *, slots: int)
         position=lengths,
         steps=jnp.zeros_like(lengths),
         logits=_or_nan(jnp.stack([row.logits for row in pre.rows]), fits),
+        made_by=jnp.full(lengths.shape, UNKNOWN, jnp.uint32),
         evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
         placement=policy.encode.placement,
         positions=policy.encode.positions,

@@ -106,6 +106,12 @@ def prepared(lm: models.LanguageModel, pre: kvjax.Prefilled, name: str) -> kvjax
     return kvjax.second_pass(lm, pre, policy_of(name))
 
 
+def counted_leaves(cache: kvjax.KVCache) -> list[jax.Array]:
+    """The arrays that `KVCache.nbytes` and `host_nbytes` count."""
+    apart = (cache.logits, cache.position, cache.steps, cache.made_by)
+    return [x for x in jax.tree.leaves(cache) if not any(x is y for y in apart)]
+
+
 def everything() -> frozenset:
     """What the published methods read, and what the default prefill records."""
     needs = (policy_of(name).needs for name in kvjax.methods.names())

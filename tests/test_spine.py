@@ -12,7 +12,7 @@ import kvjax
 from kvjax.decode.headroom import make_room
 from kvjax.decode.step import Spec, step
 from kvjax.view import LayerView
-from tests.conftest import compilations, everything, ids_of, policy_of, prepared
+from tests.conftest import compilations, counted_leaves, everything, ids_of, policy_of, prepared
 from tests.method_cases import case
 
 METHODS = kvjax.methods.names()
@@ -215,7 +215,7 @@ def test_decodes_in_16_bits(low, low_pre, name):
 
 @every_method
 def test_bytes_as_accounted(cache, name):
-    held = [x for x in jax.tree.leaves(cache) if x is not cache.logits and x is not cache.position and x is not cache.steps]
+    held = counted_leaves(cache)
     on_host = [x for x in held if x.sharding.memory_kind == "pinned_host"]
     assert cache.nbytes + cache.host_nbytes == sum(x.nbytes for x in held)
     assert cache.host_nbytes == sum(x.nbytes for x in on_host)

@@ -110,7 +110,7 @@ def _cache(decoder: Any, policy: Policy, row: Row, slots: int, **regions: Any) -
     pools = empty_pools(decoder, policy, slots, row.k[0].dtype, numbered=policy.numbered)
     one = jnp.zeros(1, jnp.int32)
     return KVCache(
-        **pools, **regions, budget=regions["length"], position=one, steps=one,
+        **pools, **regions, budget=regions["length"], position=one, steps=one, made_by=one.astype(jnp.uint32),
         logits=jnp.zeros((1, decoder.vocab)),
         evidence=carried([row.evidence], policy.needs, policy),
         memory=jax.tree.map(lambda x: jnp.zeros((decoder.layers, 1), x.dtype), policy.merge.begin(1)),

@@ -6,7 +6,7 @@ from dataclasses import fields
 import jax
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float32, Int32, PyTree
+from jaxtyping import Array, Float32, Int32, PyTree, UInt32
 
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.encode.positions import Absolute, PositionPolicy
@@ -52,6 +52,7 @@ class KVCache:
         position: int32 [B], true position of each row's next token.
         steps: int32 [B], tokens since the prompt.
         logits: float32 [B, V] of each row's last token (not part of `nbytes`).
+        made_by: uint32 [B], mark of the weights each row was made with (`kvjax.weights_mark`), 0 if that is not known.
         evidence: what each layer's scorer has seen, if slots are evicted while decoding.
         memory: the merger's numbers of each layer and row, float32 [L, B, ...] each.
         retrieval: the retriever's state.
@@ -77,6 +78,7 @@ class KVCache:
     position: Int32[Array, " b"]
     steps: Int32[Array, " b"]
     logits: Logits
+    made_by: UInt32[Array, " b"]
     evidence: tuple[Evidence, ...] = ()
     memory: PyTree = ()
     retrieval: PyTree = ()
@@ -141,7 +143,7 @@ class KVCache:
         return self.lengths + np.asarray(elsewhere)
 
     def _bytes(self, host: bool) -> int:
-        others = ("logits", "position", "steps", "placement", "positions", "first")
+        others = ("logits", "position", "steps", "made_by", "placement", "positions", "first")
         kept = [getattr(self, f.name) for f in fields(self) if f.name not in others]
         return sum(store_nbytes(x) for x in jax.tree.leaves(kept, is_leaf=is_store) if on_host(x) == host)
 

@@ -148,6 +148,7 @@ def stack(caches: list[KVCache]) -> KVCache:
         position=_joined([c.position for c in caches], 0),
         steps=_joined([c.steps for c in caches], 0),
         logits=_joined([c.logits for c in caches], 0),
+        made_by=_joined([c.made_by for c in caches], 0),
         evidence=_joined([c.evidence for c in caches], 0),
         memory=_joined([c.memory for c in caches], 1),
         tails=_joined([c.tails for c in caches], 1),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Int32, UInt32
 
 from kvjax.cache.kv_cache import KVCache, SlotState
 from kvjax.evidence import Evidence
@@ -11,15 +11,16 @@ from kvjax.types import Logits, Regions
 
 
 def together(
-    parts: Sequence[KVCache], *, position: Int32[Array, " b"], logits: Logits, budget: Regions, evidence: tuple[Evidence, ...]
-) -> KVCache:
+    parts: Sequence[KVCache], *, position: Int32[Array, " b"], logits: Logits, made_by: UInt32[Array, " b"], budget: Regions,
+    evidence: tuple[Evidence, ...],
+) -> KVCache:  # fmt: skip
     """A cache of these parts, which keep no logits and no evidence of their own."""
 
     def none():
         return jnp.zeros((len(position), 0), jnp.float32)
 
     def own(part):
-        return part.replace(logits=none(), evidence=(), position=jnp.copy(part.position))
+        return part.replace(logits=none(), evidence=(), position=jnp.copy(part.position), made_by=jnp.copy(part.made_by))
 
     bare = tuple(map(own, parts))
 
@@ -28,8 +29,8 @@ def together(
 
     cache = KVCache(
         k=(), v=(), pos=jnp.zeros(0, bare[0].pos.dtype), state=SlotState(), start=of_heads(), length=of_heads(),
-        capacity=of_heads(), budget=budget, position=position, steps=jnp.zeros_like(position), logits=logits, evidence=evidence,
-        placement=bare[0].placement, positions=bare[0].positions, parts=bare,
+        capacity=of_heads(), budget=budget, position=position, steps=jnp.zeros_like(position), logits=logits, made_by=made_by,
+        evidence=evidence, placement=bare[0].placement, positions=bare[0].positions, parts=bare,
     )  # fmt: skip
     return counted(cache)
 

@@ -45,8 +45,8 @@ def shard(cache: KVCache | Sequence[KVCache], mesh: Mesh) -> ShardedCache:
     """The cache over the devices of a mesh: its rows by groups, its KV heads by the devices of a group.
 
     Every device gets a packed pool of its own regions alone, all pools of one size class. Heads are shared out anew in every layer,
-    so that devices hold as many slots as each other, however uneven heads are. Positions are stored for every slot: XLA's CPU compiler
-    ends the process where a program on a mesh passes on an array of size 0.
+    so that devices hold as many slots as each other, however uneven heads are. Positions are stored for every slot: XLA's CPU
+    compiler ends the process where a program on a mesh passes on an array of size 0.
 
     Args:
         cache: from `compress`, `extend` or `decode`; or a cache for each row, where a retriever keeps a state.
@@ -112,7 +112,7 @@ def _part(caches: list[KVCache], mine: Assignment, place: int, mesh: Mesh, reser
 def take(cache: KVCache, rows: np.ndarray, heads: np.ndarray, reserve_slots: int, *, keep_retrieval: bool) -> KVCache:
     """Some rows, and of every layer some KV heads (int32 [L, h]), as a cache of its own in a pool of at least so many slots."""
     regions = {name: _cut(np.asarray(getattr(cache, name)), rows, heads) for name in ("start", "length", "capacity", "budget")}
-    by_row = {name: getattr(cache, name)[rows] for name in ("position", "steps", "logits")}
+    by_row = {name: getattr(cache, name)[rows] for name in ("position", "steps", "logits", "made_by")}
     of_layers = {name: jax.tree.map(lambda x: x[:, rows], getattr(cache, name)) for name in ("memory", "fitted")}
     sub = cache.replace(
         **{name: jnp.asarray(x) for name, x in regions.items()},

@@ -169,6 +169,7 @@ def packed(
         position=lengths,
         steps=jnp.zeros_like(lengths),
         logits=jnp.stack([row.logits for row in pre.rows]),
+        made_by=pre.made_by,
         evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
         placement=policy.encode.placement,
         positions=policy.encode.positions,
@@ -202,6 +203,7 @@ def _packed_parts(
         parts,
         position=lengths,
         logits=jnp.stack([row.logits for row in pre.rows]),
+        made_by=pre.made_by,
         budget=jnp.concatenate([d.budget for d in decided], axis=1),
         evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
     )

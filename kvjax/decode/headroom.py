@@ -12,6 +12,7 @@ from kvjax.cache.parts import reserved
 from kvjax.policy import Policy
 from kvjax.protocols import Decoder, LanguageModel
 from kvjax.types import DECODING, power_of_two
+from kvjax.weights_mark import check_mark
 
 
 def check_cache(lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1) -> None:
@@ -20,6 +21,7 @@ def check_cache(lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: i
         raise TypeError(f"expected a KVCache from kvjax.compress.run; got {type(cache).__name__}")
     check_heads(lm.decoder, policy, cache.start.shape[0], cache.start.shape[2])
     check_form(lm.decoder, cache, policy)
+    check_mark(lm, np.asarray(cache.made_by))
     slots = policy.when.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block).max()
     check_positions(lm.decoder, policy, int(np.asarray(cache.position).max()) + new_tokens, int(slots))
 

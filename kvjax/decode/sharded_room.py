@@ -12,6 +12,7 @@ from kvjax.policy import Policy
 from kvjax.protocols import LanguageModel
 from kvjax.retrieve import FullAttention
 from kvjax.types import power_of_two
+from kvjax.weights_mark import check_mark
 
 
 def check_sharded(
@@ -24,6 +25,7 @@ def check_sharded(
     """
     check_heads(lm.decoder, policy, *(cache.shape[i] for i in (0, 2)))
     check_form(lm.decoder, cache.one, policy)
+    check_mark(lm, cache.numbers("made_by"))
     if sizes(cache.mesh)[1] > 1:
         _check_heads_apart(policy)
     most = policy.when.fullest(cache.numbers("length"), cache.numbers("budget"), new_tokens, block).max()

@@ -17,6 +17,7 @@ from kvjax.prefill.attention import PrefillAttention, PrefillChunk
 from kvjax.prefill.prefilled import PrefilledRow
 from kvjax.prefill.run import _embed, _last_logits, _layer, layer_buffers, shape_of
 from kvjax.protocols import LanguageModel
+from kvjax.weights_mark import mark_of
 
 
 @dataclass
@@ -107,5 +108,5 @@ def through(lm: LanguageModel, reading: Reading, layer: int, needs: Iterable[ev.
     check_finite(last, "the logits of the prompt's last token")
     return PrefilledRow(
         ids=jnp.asarray(reading.tokens), length=length, k=(k,), v=(v,), evidence=(evidence.replace(length=length),), logits=last,
-        pos=None if reading.held == reading.length else pos,
+        pos=None if reading.held == reading.length else pos, made_by=jnp.asarray([mark_of(lm.params)]),
     )  # fmt: skip

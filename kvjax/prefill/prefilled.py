@@ -1,13 +1,15 @@
 """Prompts after prefill."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array, Float, Float32, Int32, UInt32
 
 from kvjax.evidence import Evidence, Need
 from kvjax.protocols import Decoder
 from kvjax.short_repr import attempt, counted, megabytes, nbytes_of, one_line, span
+from kvjax.weights_mark import UNKNOWN
 
 
 @struct.dataclass
@@ -21,6 +23,7 @@ class PrefilledRow:
         evidence: what each layer recorded.
         logits: float32 [v] after the last token. all_logits: float32 [n, v] if asked for.
         pos: int32 [1, n], positions of the layer's tokens where others have left the prompt; `length` or more for padding.
+        made_by: uint32 [1], mark of the model's weights (`kvjax.weights_mark`), or None.
     """
 
     ids: Int32[Array, " n"]
@@ -31,6 +34,7 @@ class PrefilledRow:
     logits: Float32[Array, " v"]
     all_logits: Float32[Array, "n v"] | None = None
     pos: Int32[Array, "1 n"] | None = None
+    made_by: UInt32[Array, "1"] | None = None
 
     def __repr__(self) -> str:
         """Its sizes in one line."""
@@ -78,6 +82,12 @@ class Prefilled:
     def lengths(self) -> list[int]:
         """Tokens of each prompt."""
         return [int(np.asarray(row.length)[0]) for row in self.rows]
+
+    @property
+    def made_by(self) -> UInt32[Array, " b"]:
+        """Mark of the weights that each prompt was read with, `UNKNOWN` of one that does not say."""
+        unknown = jnp.full(1, UNKNOWN, jnp.uint32)
+        return jnp.concatenate([unknown if row.made_by is None else row.made_by for row in self.rows])
 
     @property
     def nbytes(self) -> int:

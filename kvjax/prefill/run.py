@@ -23,6 +23,7 @@ from kvjax.prefill.placed import PlacedBlock
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder, LanguageModel
 from kvjax.types import Keys, Values
+from kvjax.weights_mark import mark_of
 
 
 @partial(jax.jit, static_argnames=("decoder", "window", "attention"), donate_argnames=("x", "k", "v", "evidence", "memory"))
@@ -172,6 +173,7 @@ def _prefill_row(
         evidence=tuple(map(output.beside, evidence)),
         logits=last,
         all_logits=jnp.pad(jnp.concatenate(logits), ((0, n - len(ids)), (0, 0))) if all_logits else None,
+        made_by=jnp.asarray([mark_of(lm.params)]),
     )
 
 

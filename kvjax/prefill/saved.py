@@ -16,7 +16,7 @@ from kvjax.prefill.prefilled import Prefilled
 from kvjax.protocols import LanguageModel
 
 #: Raised whenever the header's or a tensor's meaning changes.
-VERSION = 3
+VERSION = 4
 _KIND = files.Kind(holds="prefilled prompt", made_by="kvjax.save_prefilled(pre, path, lm)")
 
 

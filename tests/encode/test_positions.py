@@ -27,6 +27,7 @@ def one_region(pos, k) -> kvjax.KVCache:
     return kvjax.KVCache(
         k=rows, v=rows, pos=jnp.zeros(pad, jnp.int32).at[:n].set(jnp.asarray(pos)), state=SlotState(), start=0 * whole,
         length=whole, capacity=whole, budget=whole, position=whole[0, 0], steps=whole[0, 0], logits=jnp.zeros((1, 1)),
+        made_by=jnp.zeros(1, jnp.uint32),
     )  # fmt: skip
 
 

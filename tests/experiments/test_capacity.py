@@ -31,7 +31,7 @@ def live() -> int:
 
 @pytest.mark.parametrize("name", [*NAMES, *(slow(name) for name in MORE)])
 def test_requests_take_what_was_planned(name, lm, pre):
-    """Five requests as one batch with room to decode: live buffers but the last logits, a step's, are within 3% of the plan, allocations equal."""
+    """Five requests as one batch with room to decode: live buffers but the last logits are within 3% of the plan."""
     policy = policy_of(name, 0.5)
     found = capacity(lm.decoder, policy, length=90, new=NEW, dtype="float32", card=1)
     one = lambda: kvjax.compress(pre, policy, headroom=policy.when.headroom(NEW, 1))  # noqa: E731

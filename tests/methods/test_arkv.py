@@ -1,12 +1,11 @@
 """ARKV on the toy model: its saw-tooth, which slots are exact, coded and gone by the transcription, rows, bytes."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kvjax
-from tests.conftest import ids_of
+from tests.conftest import counted_leaves, ids_of
 from tests.held import held
 from tests.reference.arkv import cut, fp8, origin, quality
 from tests.reference.softmax import softmax
@@ -103,7 +102,7 @@ def test_bytes_are_those_of_live_buffers(lm):
     cache = kvjax.extend(lm, cache, [3], policy).cache
     exact, coded = cache.parts
     assert exact.slot_nbytes == 2 * 16 * 4 + 2 and coded.slot_nbytes == 2 * (16 + 2) + 2
-    leaves = [x for x in jax.tree.leaves(cache) if not any(x is y for y in (cache.logits, cache.position, cache.steps))]
+    leaves = counted_leaves(cache)
     assert cache.nbytes == sum(x.addressable_shards[0].data.nbytes for x in leaves)
 
 

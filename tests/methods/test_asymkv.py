@@ -1,12 +1,11 @@
 """AsymKV against its NumPy transcription: a prompt and 64 steps, its bytes layer by layer, and what it is without its bits."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kvjax
-from tests.conftest import ids_of
+from tests.conftest import counted_leaves, ids_of
 from tests.held import held
 from tests.methods.by_head import ByHead
 from tests.reference.asymkv import bits_of, head
@@ -70,7 +69,7 @@ def test_a_layer_takes_the_bytes_of_its_own_bits(lm):
         assert (part.first, part.start.shape[0]) == (layer, 1)
         assert part.k.words.nbytes == part.slots // 16 * 16 * 4 * -(-16 * bits_k // 32)
         assert part.v.words.nbytes == part.slots * 4 * -(-16 * bits_v // 32)
-    leaves = [x for x in jax.tree.leaves(cache) if not any(x is y for y in (cache.logits, cache.position, cache.steps))]
+    leaves = counted_leaves(cache)
     assert cache.nbytes == sum(x.addressable_shards[0].data.nbytes for x in leaves)
 
 

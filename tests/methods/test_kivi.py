@@ -9,7 +9,7 @@ import kvjax
 from kvjax.prefill.run import Prefilled, PrefilledRow
 from models import llama
 from models.decoder import Decoder
-from tests.conftest import ids_of, policy_of, toy_config
+from tests.conftest import counted_leaves, ids_of, policy_of, toy_config
 from tests.held import held
 from tests.reference.kivi import Kivi, counts, kivi_nbytes
 
@@ -187,7 +187,7 @@ def test_bytes_are_the_formulas(n):
     pre = random_prefill(n)
     full, cache = (kvjax.compress(pre, policy) for policy in (kvjax.methods.full(), kvjax.methods.kivi()))
     assert in_use(cache) == L * H * kivi_nbytes(n, D, 2)
-    held = [x for x in jax.tree.leaves(cache) if not any(x is y for y in (cache.logits, cache.position, cache.steps))]
+    held = counted_leaves(cache)
     assert cache.nbytes == sum(x.addressable_shards[0].data.nbytes for x in held) and cache.host_nbytes == 0
     unused = L * H * (257 * D * 2 + 2 * 48)  # whole windows, and codes of slots that are exact still
     room = cache.slots - L * H * n

@@ -1,6 +1,5 @@
 """MiKV against its NumPy transcription: a prompt and 64 steps, which slots are exact, its bytes; lossless it is the full cache."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ import pytest
 import kvjax
 from kvjax.encode import Stored, Tiered
 from kvjax.tiers import ImportantFirst
-from tests.conftest import ids_of
+from tests.conftest import counted_leaves, ids_of
 from tests.held import held
 from tests.methods.by_head import ByHead
 from tests.methods.in_tiers import positions
@@ -86,7 +85,7 @@ def test_the_bytes_are_the_tiers(lm):
     assert (np.asarray(high.length) == 60).all() and (np.asarray(low.length) == 240).all()
     assert low.slot_nbytes == 2 * (16 * 4 // 8 + 2 * 2 * 2) + 2 and high.slot_nbytes == 2 * 16 * 4 + 2 + 4  # the scorer's sum
     assert cache.used_nbytes == 6 * (60 * high.slot_nbytes + 240 * low.slot_nbytes)
-    leaves = [x for x in jax.tree.leaves(cache) if not any(x is y for y in (cache.logits, cache.position, cache.steps))]
+    leaves = counted_leaves(cache)
     assert cache.nbytes == sum(x.addressable_shards[0].data.nbytes for x in leaves)
 
 

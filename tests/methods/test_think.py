@@ -6,7 +6,7 @@ import pytest
 
 import kvjax
 from kvjax.codec import KeptChannels
-from tests.conftest import ids_of, policy_of
+from tests.conftest import counted_leaves, ids_of, policy_of
 from tests.held import held
 from tests.methods.in_tiers import positions
 from tests.reference import think
@@ -70,7 +70,7 @@ def test_real_bytes_are_freed(lm):
     assert cache.parts[1].k.shape[1] == 8 and cache.parts[0].k.shape[1] == 16
     assert cache.parts[1].slot_nbytes == 4 * (8 + 16) + 2
     assert cache.nbytes < 0.85 * full.nbytes
-    leaves = [x for x in jax.tree.leaves(cache) if not any(x is y for y in (cache.logits, cache.position, cache.steps))]
+    leaves = counted_leaves(cache)
     assert cache.nbytes == sum(x.addressable_shards[0].data.nbytes for x in leaves)
 
 

@@ -8,7 +8,7 @@ import pytest
 import kvjax
 from kvjax.encode import Stored, Tiered
 from kvjax.tiers import SalientBlocks
-from tests.conftest import ids_of
+from tests.conftest import counted_leaves, ids_of
 from tests.held import held
 from tests.methods.in_tiers import positions
 from tests.reference.zipcache import classes, coded
@@ -101,7 +101,7 @@ def test_the_bytes_are_the_classes(lm):
     # keys 4 bits a number; values as many, and a step and a minimum of two bytes; a position
     assert high.slot_nbytes == 8 + (8 + 4) + 2 and low.slot_nbytes == 4 + (4 + 4) + 2
     assert sum(x.nbytes for x in jax.tree.leaves((high.fitted, low.fitted))) == 2 * 6 * 16 * 3 * 2
-    leaves = [x for x in jax.tree.leaves(cache) if not any(x is y for y in (cache.logits, cache.position, cache.steps))]
+    leaves = counted_leaves(cache)
     assert cache.nbytes == sum(x.addressable_shards[0].data.nbytes for x in leaves)
 
 

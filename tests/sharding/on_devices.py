@@ -70,7 +70,7 @@ def bytes_are_counted(sharded: kvjax.ShardedCache, mesh) -> None:
     paths = [path[0].name for path, _ in jax.tree_util.tree_leaves_with_path(sharded.one)]
     for place, device in named.items():
         mine = [x.data for leaf in sharded.leaves for x in leaf.addressable_shards if x.device == device]
-        counted = [x.nbytes for name, x in zip(paths, mine, strict=True) if name not in ("logits", "position", "steps")]
+        counted = [x.nbytes for name, x in zip(paths, mine, strict=True) if name not in ("logits", "position", "steps", "made_by")]
         assert sum(counted) == sharded.nbytes_by_device[place] == sharded.here[place].nbytes
         assert {x.shape[0] for name, x in zip(paths, mine, strict=True) if name in ("k", "v", "pos")} == {sharded.slots}
 

@@ -1,0 +1,57 @@
+"""A number that tells one model's weights from another's of equal shape, cheap enough to be asked for at every call."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, PyTree, UInt32
+
+from kvjax.protocols import LanguageModel
+
+#: The mark of what is not known: a cache of the pure core, whose weights may be traced.
+UNKNOWN = 0
+#: Numbers read of every parameter.
+_READ = 8
+
+
+def mark_of(params: PyTree) -> np.uint32:
+    """The mark of weights: of the first numbers of every parameter, so that a large model is not read through.
+
+    mark = 1 + Σ_i (2 i + 1) bits(x_i) mod 2³² - 1, over the first 8 numbers x of every parameter's first row.
+
+    Two models that differ in one of the others alone have one mark; `parameter_digest`, which files carry, reads every weight.
+
+    Args:
+        params: a model's parameters, wherever they are.
+
+    Returns:
+        The mark; `UNKNOWN` of parameters that are traced.
+    """
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(params)):
+        return np.uint32(UNKNOWN)
+    return np.uint32(int(_sum(params)) % (2**32 - 1) + 1)
+
+
+@jax.jit
+def _sum(params: PyTree) -> UInt32[Array, ""]:
+    first = [_bits(x[(0,) * (x.ndim - 1)][:_READ]) for x in jax.tree.leaves(params)]
+    words = jnp.concatenate(first)
+    return (words * (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1)).sum(dtype=jnp.uint32)
+
+
+def _bits(x: Array) -> UInt32[Array, " n"]:
+    """Each number's bits; of wider numbers than 32 bits, those of its float32."""
+    if x.dtype.itemsize > 4:
+        x = x.astype(jnp.float32)
+    kind = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+    return lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
+
+
+def check_mark(lm: LanguageModel, made_by: UInt32[np.ndarray, "*b"]) -> None:
+    """Raise ValueError where a row was made with other weights than the model's; one that does not know passes."""
+    mine, theirs = mark_of(lm.params), made_by
+    if (theirs[theirs != UNKNOWN] != mine).any():
+        raise ValueError(
+            "the cache was made with other weights than this model has: prefill with this model; to go on with another's cache "
+            "all the same, decode cache.replace(made_by=jax.numpy.zeros_like(cache.made_by))"
+        )
