@@ -12,7 +12,7 @@ import pytest
 from kvjax.artefacts import artefact as module
 from kvjax.artefacts.artefact import Artefact, check, load, model_facts, resolve, save
 from tests.artefacts import TABLES, toy
-from tests.damage import NAMED, of_bytes, of_text, said
+from tests.damage import NAMED, bounded_memory, of_bytes, of_text, said
 
 FACTS = {"name": "toy", "layers": 3, "heads": 2, "groups": 2, "head_dim": 16, "width": 32, "vocab": 128, "tokenizer": None}
 ODD = {
@@ -151,7 +151,8 @@ def test_damages_are_named_or_leave_the_tables_as_they_were(tmp_path, capfd, che
         shutil.copytree(whole, folder)
         _damage(folder / (draw.choice(files).relative_to(whole) if checksums and number % 2 else "header.json"), draw)
         try:
-            found = load(folder, "compresskv")
+            with bounded_memory():
+                found = load(folder, "compresskv")
             assert found.digest == undamaged.digest
             count["whole"] += 1
         except NAMED as error:
@@ -178,5 +179,6 @@ def test_a_claimed_table_of_a_million_million_numbers_is_refused_at_once(tmp_pat
     header["tables"]["srh"][1] = [10**6, 10**6]
     del header["checksum"]
     (folder / "header.json").write_text(json.dumps(header))
-    with pytest.raises(ValueError, match=r"srh: \('int32', \(3, 4\)\) there, \('int32', \(1000000, 1000000\)\) expected"):
+    found = r"srh: \('int32', \(3, 4\)\) there, \('int32', \(1000000, 1000000\)\) expected"
+    with bounded_memory(), pytest.raises(ValueError, match=found):
         load(folder)

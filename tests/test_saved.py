@@ -17,6 +17,7 @@ from kvjax import evidence as ev
 from kvjax.prefill.saved import load_prefilled, save_prefilled
 from models import llama
 from tests.conftest import ids_of, policy_of, prepared, toy_config
+from tests.damage import bounded_memory
 
 PROMPTS = [ids_of(90), ids_of(33, seed=1)]
 
@@ -116,7 +117,7 @@ def test_two_hundred_bit_flips_are_all_refused(lm, file):
         damaged = bytearray(whole)
         damaged[at // 8] ^= 1 << at % 8
         file.write_bytes(damaged)
-        with pytest.raises(ValueError, match=re.escape(str(file))):
+        with bounded_memory(), pytest.raises(ValueError, match=re.escape(str(file))):
             load_prefilled(file, lm)
 
 
@@ -161,7 +162,7 @@ def test_headers_that_lie_are_refused(lm, file):
     row["k"]["tuple"][0] = row["ids"]
     with pytest.raises(ValueError, match="or lacks some: rows.0.k.0"):
         load_prefilled(rewritten(file, prefilled=tree), lm)
-    with pytest.raises(ValueError, match="version 0, this kvjax reads 3"):
+    with pytest.raises(ValueError, match="version 0, this kvjax reads 4"):
         load_prefilled(rewritten(file, version=0), lm)
 
 

@@ -12,7 +12,7 @@ from experiments.report.inputs import gather
 from experiments.report.reproduce import commands
 from experiments.rows import RowFile
 from experiments.traces import beside
-from tests.damage import NAMED, STRANGE, of_bytes, of_json, of_text, said
+from tests.damage import NAMED, STRANGE, bounded_memory, of_bytes, of_json, of_text, said
 from tests.experiments.conftest import TEXT, row
 from tests.experiments.test_experiments_report import rows, trace
 
@@ -61,7 +61,8 @@ def test_result_files(made, tmp_path):
     for _ in range(600):
         path.write_bytes(damaged_rows(made, draw))
         try:
-            report(path)
+            with bounded_memory():
+                report(path)
             count["whole"] += 1
         except NAMED as error:
             said(error)
@@ -77,7 +78,7 @@ def test_result_files_that_are_resumed(made, tmp_path):
         path.write_bytes(data)
         whole = data[: data.rfind(b"\n") + 1]
         try:
-            with RowFile(path, identity) as file:
+            with bounded_memory(), RowFile(path, identity) as file:
                 assert len(file) <= len(whole.splitlines()) and path.read_bytes() == whole
         except NAMED as error:
             said(error)
@@ -108,7 +109,8 @@ def test_pages_of_what_is_whole(cli, made, tmp_path):
     drawn = 0
     while drawn < 6:
         path.write_bytes(damaged_rows(made, draw))
-        code, _, err = cli("report", path, "--out", tmp_path / "out")
+        with bounded_memory():
+            code, _, err = cli("report", path, "--out", tmp_path / "out")
         drawn += code == 0
         assert code == 0 or (code == 2 and err.count("error: ") == 1 and "Traceback" not in err), err
 
@@ -157,7 +159,8 @@ def test_words(cli, folder):
             argv[argv.index(option) + 1] = word
         else:
             argv += [option, word]
-        code, _, err = cli(*argv)
+        with bounded_memory():
+            code, _, err = cli(*argv)
         codes[code] += 1
         last = err.rstrip("\n").split("\n")[-1]
         assert "Traceback" not in err and err.count("error: ") == (code == 2), (argv, err)
