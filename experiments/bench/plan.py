@@ -121,12 +121,12 @@ def _of_layer(decoder: Any, dtype: Any) -> int:
 
 
 def _prefill(decoder: Any, policy: Policy, length: int, dtype: Any) -> int:
-    """Bytes of a prefilled prompt: dense keys and values, what its scorers recorded, ids, length and logits."""
+    """Bytes of a prefilled prompt: dense keys and values, what its scorers recorded, ids, length, mark and logits."""
 
     def buffers():
         row = prompt(decoder, policy.needs, length, dtype)
-        ids_and_length = jnp.zeros(row.k[0].shape[2] + 1, jnp.int32)
-        return row.k, row.v, row.evidence, ids_and_length, jnp.zeros(decoder.vocab)
+        ids_length_and_mark = jnp.zeros(row.k[0].shape[2] + 2, jnp.int32)
+        return row.k, row.v, row.evidence, ids_length_and_mark, jnp.zeros(decoder.vocab)
 
     return sum(x.size * x.dtype.itemsize for x in jax.make_jaxpr(buffers)().out_avals)
 

@@ -1,4 +1,4 @@
-"""`kvjax bench decode | retrieval | overlap | prefill | restore | sweep | memory`: whole pieces of work, with their conditions.
+"""`kvjax bench decode | retrieval | overlap | prefill | restore | sweep | long | memory`: whole pieces of work.
 
 Ratios against the peers come from one run. Single kernels are in `bench_kernels`, what the model answers beside the peers in
 `bench_answers`.
@@ -157,6 +157,27 @@ def sweep(
     found = {name: list(task.examples(lm, context, prompts, 0, haystack=ids, mode="unseen")) for name, task in asked.items()}
     with measuring("sweep", len(asked) * (prompts * len(cells) + 1)) as done:
         result = bench(lm, found, asked, cells=cells, beside=timed, whole=whole, done=done)
+    show(result, json_file)
+
+
+@app.command("long")
+def long_decode(
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens decoded.")] = 20_480,
+    block: Annotated[int, typer.Option(min=1, help="Tokens decoded in turns.")] = 1024,
+    budget: Annotated[int, typer.Option(min=64, help="Slots a KV head, for all that time.")] = 512,
+    context: Context = 1024,
+    policies: Annotated[str, typer.Option(help="Comma-separated; default: all that hold a budget while decoding.")] = "",
+    json_file: JsonFile = None,
+) -> None:
+    """20,000 tokens at a budget that stays: bytes, positions, and what ranking costs beside StreamingLLM. `--json` resumes."""
+    from experiments.bench import long_decode as bench
+
+    names = [name for name in policies.split(",") if name] or bench.methods()
+    with measuring("long", len(names) * (tokens // block)) as done:
+        result = bench.long_decode(
+            names, model=bench.MODEL, budget=budget, prompt=context, tokens=tokens // block * block, block=block,
+            path=json_file, done=done,
+        )  # fmt: skip
     show(result, json_file)
 
 
