@@ -75,5 +75,7 @@ def _end(heard: int) -> None:
             _lost.clear()
             _raised.clear()
             _thread.interrupt_main()
+    if "kvjax.kernels.native.library" in sys.modules:
+        sys.modules["kvjax.kernels.native.library"].abandon()
     print(f"error: {SAID}", file=sys.stderr)
     leave(CODE)

@@ -121,11 +121,23 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_no_compiler_outlives_the_command(model, tmp_path):
+COMPILES_BESIDE = """
+import threading
+from experiments import interrupt
+interrupt.watch()
+from kvjax.kernels.native import library
+threading.Thread(target=library.built, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_no_compiler_outlives_the_command(model, tmp_path, deaf):
+    """Also where the main thread does not hear of Ctrl-C, and the process is ended from beside it."""
     compiler, pids = tmp_path / "cxx", tmp_path / "cxx.pids"
     compiler.write_text(COMPILER)
     compiler.chmod(0o755)
-    process = generate(model, CXX=str(compiler), KVJAX_CACHE=str(tmp_path / "cache"))
+    places = {"CXX": str(compiler), "KVJAX_CACHE": str(tmp_path / "cache")}
+    process = start("-c", COMPILES_BESIDE + DEAF, **places) if deaf else generate(model, **places)
     while not (pids.exists() and pids.read_text().endswith("\n")):
         assert process.poll() is None
         time.sleep(0.01)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -43,6 +44,8 @@ CALLS = tuple(
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
 
 _log = logging.getLogger(__name__)
+#: What this process compiles at the moment: the compilers, and the folder that they write into.
+_at_work: dict["Compilers", Path] = {}
 
 
 def call(name: str, *arrays: PyTree, shapes: PyTree, dtype: DTypeLike = np.float32, **attributes: object) -> PyTree:
@@ -100,6 +103,7 @@ def _compile(compiler: str, folder: Path, made: Path) -> None:
     objects = {name: str(made.with_name(f"{name}.o")) for name in SOURCES}
     includes = "-isystem", jax.ffi.include_dir()
     compilers, pool = Compilers([compiler, *FLAGS]), ThreadPoolExecutor(os.cpu_count())
+    _at_work[compilers] = made.parent
     try:
         list(pool.map(lambda name: compilers.run(*includes, "-c", str(folder / name), "-o", objects[name]), SOURCES))
         # not on this thread: an interruption finds it waiting, and the compiler known
@@ -107,6 +111,14 @@ def _compile(compiler: str, folder: Path, made: Path) -> None:
     finally:
         compilers.stop()
         pool.shutdown()
+        del _at_work[compilers]
+
+
+def abandon() -> None:
+    """End what is being compiled and delete what it wrote: for a process that ends without leaving its blocks."""
+    for compilers, folder in list(_at_work.items()):
+        compilers.stop()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Compilers:
@@ -145,7 +157,8 @@ class Compilers:
             self._stopped = True
             for process in self._working:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # it ended by itself just now
+                        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _compiler() -> str:
