@@ -37,7 +37,7 @@ from tests.method_cases import case  # noqa: E402
 gc.freeze()  # a million objects that imports have left stay: the collector need not look through them again and again
 
 
-#: Files that keep a worker busy for a minute or more, the longest first.
+#: Files that keep a worker busy for long, roughly the longest first.
 LONGEST = (
     "golden/test_open", "test_batches", "kills/test_kills", "test_notebooks", "test_spine", "methods/test_coded_methods",
     "test_errors", "experiments/test_experiments_grid", "crossings/test_matrix", "prefill/test_streaming", "test_real_model",
