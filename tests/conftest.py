@@ -5,8 +5,10 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if os.environ["JAX_PLATFORMS"] == "cpu":
-    # Thousands of programs run once or twice each: compiled soon, in one piece. `XLA_FLAGS= python -m pytest` tests what users run.
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1")
+    # Thousands of programs run once or twice each: compiled soon, in one piece, and without the emitters that set up MLIR anew for
+    # every fusion and take half of the compiler's time. `XLA_FLAGS= python -m pytest` tests what users run.
+    soon = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+    os.environ.setdefault("XLA_FLAGS", f"{soon} --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters")
 # What XLA compiles is shared by the workers, by processes that tests start and by the next run; `--cache-clear` forgets it.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache/d/xla"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -20,6 +22,7 @@ with install_import_hook(["kvjax", "models"], "beartype.beartype"):
 import gc  # noqa: E402
 import logging  # noqa: E402
 import re  # noqa: E402
+from collections import Counter  # noqa: E402
 from contextlib import contextmanager  # noqa: E402
 
 import jax  # noqa: E402
@@ -32,6 +35,32 @@ from models import llama  # noqa: E402
 from tests.method_cases import case  # noqa: E402
 
 gc.freeze()  # a million objects that imports have left stay: the collector need not look through them again and again
+
+
+#: Files that keep a worker busy for long, roughly the longest first.
+LONGEST = (
+    "golden/test_open", "test_batches", "kills/test_kills", "test_notebooks", "test_spine", "methods/test_coded_methods",
+    "test_errors", "experiments/test_experiments_grid", "crossings/test_matrix", "prefill/test_streaming", "test_real_model",
+    "train/test_kills", "test_d2o", "methods/test_zipcache", "test_evict", "test_core", "methods/test_kivi", "methods/test_fastgen",
+    "methods/test_asymkv", "test_hcattention", "episodes/test_episodes", "methods/test_infllm", "methods/test_mikv",
+    "experiments/test_executors", "experiments/test_experiments_conversation", "experiments/test_experiments_interrupt",
+    "experiments/test_experiments_plan", "methods/test_cam", "methods/test_turboquant", "methods/test_lazy_eviction",
+    "methods/test_scissorhands", "methods/test_gear",
+)  # fmt: skip
+
+
+def pytest_configure(config):
+    """Workers take whole files in the order below; by default pytest-xdist hands out those of few tests last, however long."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)  # of the tests that are selected
+def pytest_collection_modifyitems(items):
+    """With workers, the longest files first and then those of many tests: no worker waits for a long one that began last."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        rank = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONGEST)}
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: (rank.get(item.path, len(rank)), -tests[item.path]))
 
 
 def toy_config(**changes) -> dict:
