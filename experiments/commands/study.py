@@ -9,7 +9,8 @@ import typer
 from experiments.commands.sweep_options import Budgets, Lengths, Prompts
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.full_cache import MB
-from experiments.plan_words import counts, grid, numbers, parse_lengths
+from experiments.plan_words import counts, grid, numbers, parse_lengths, parts
+from experiments.policies import Named
 from experiments.rows import Row, RowFile, read
 from experiments.study import again, quality, show
 from experiments.study.cell import NAMES, of_row
@@ -38,6 +39,9 @@ def study(
     rounds: Annotated[int, typer.Option(min=1, max=1000, help="Counted rounds of a cell; medians are shown.")] = 2,
     rates: Annotated[str, typer.Option(help="Comma-separated requests a second that are simulated.")] = "0.05,0.1,0.2,0.4",
     memory: Annotated[float, typer.Option(min=1, max=1e9, help="MB of the device for caches, in the simulation.")] = 200.0,
+    answers: Annotated[
+        str | None, typer.Option(help="Comma-separated result files of kvjax sweep: what they answer is not asked again.")
+    ] = None,
     times_only: Annotated[
         bool, typer.Option("--times-only", help="Bytes and times anew, in place of those that --out has; no quality.")
     ] = False,
@@ -53,21 +57,32 @@ def study(
     load, source = Load(rates=numbers("--rates", rates), memory=int(memory * MB)), haystack(text)
     with err.status(f"loading {model}"):
         lm = models.load(model, dtype=dtype)
-    answered = 0 if times_only else _answer(lm, plan, source, quality.beside(out_file), prompts=prompts)
+    others = [row for path in parts("--answers", answers) for row in read(path)] if answers else []
+    answered = 0 if times_only else _answer(lm, plan, source, quality.beside(out_file), others, prompts=prompts)
     measured = _measure(lm, plan, source, again.beside(out_file) if times_only else out_file)
     if times_only:
         again.replace(out_file)
-    _show(read(out_file, check), _found(quality.beside(out_file)), load, json_file)
+    rows, own = read(out_file, check), quality.beside(out_file)
+    _show(rows, quality.of_rows([*(read(own) if own.is_file() else ()), *others], rows[0]), load, json_file)
     out.print(f"{measured} cells and {answered} answers measured, in {out_file} and beside it", markup=False)
 
 
-def _answer(lm: LanguageModel, plan: Plan, source: Haystack, path: Path, *, prompts: int) -> int:
-    """The sweep of needles that `path` lacks; the full cache is among its cells."""
+def _answer(lm: LanguageModel, plan: Plan, source: Haystack, path: Path, others: Sequence[Row], *, prompts: int) -> int:
+    """The sweep of needles that neither `others` nor `path` answer; it has the full cache among its cells."""
     from experiments import sweep
     from experiments.tasks.answering import Answering
 
-    asked = sweep.Plan(((Answering(needle), MODE),), plan.lengths, plan.policies, prompts, (SEED,))
-    with RowFile(path, sweep.identity(lm, source)) as rows, progress() as bar:
+    shared = sweep.identity(lm, source)
+    there, wanted = quality.of_rows(others, shared), set(range(prompts))
+
+    def known(named: Named) -> bool:
+        return all(wanted <= there.get((named.policy.in_full(), named.budget, length), {}).keys() for length in plan.lengths)
+
+    cells = tuple(named for named in plan.policies if not known(named))
+    if not cells:
+        return 0
+    asked = sweep.Plan(((Answering(needle), MODE),), plan.lengths, cells, prompts, (SEED,))
+    with RowFile(path, shared) as rows, progress() as bar:
         line = bar.add_task("needles", total=sum(len(asked.missing(rows, prompt)) for prompt in asked.prompt_keys()))
         return sweep.run(lm, asked, source, rows, done=lambda count: bar.advance(line, count))
 
@@ -82,10 +97,6 @@ def _measure(lm: LanguageModel, plan: Plan, source: Haystack, path: Path) -> int
     with alone(), RowFile(path, shared, check, NAMES) as rows, progress() as bar:
         line = bar.add_task("cells", total=len(plan.missing(rows)))
         return run(lm, plan, ids, rows, shared | sweep.origin(source), done=lambda count: bar.advance(line, count))
-
-
-def _found(path: Path) -> quality.Quality:
-    return quality.of_rows(read(path)) if path.is_file() else {}
 
 
 def _show(rows: Sequence[Row], found: quality.Quality, load: Load, json_file: Path | None) -> None:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from experiments.leaderboard.pack import COMMITTED
 from experiments.result_pages.standing import clean, said, shown
 from experiments.rows import Row, read
 from experiments.study import quality
@@ -14,6 +15,8 @@ from experiments.study.show import page as tables
 
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "experiments" / "results" / "study.jsonl"
+#: Committed answers of the same prompts.
+ANSWERS = (ROWS.with_name("bits.jsonl"), COMMITTED)
 #: What the page simulates.
 LOAD = Load(rates=(0.05, 0.1, 0.2, 0.4), memory=200_000_000)
 
@@ -29,27 +32,31 @@ def page() -> str:
     lines = ["# Comparative study", "", _ABOUT, ""]
     if not ROWS.is_file():
         return "\n".join([*lines, "No rows yet.", ""])
-    rows, answers = read(ROWS, check), shown(quality.beside(ROWS))
-    lines += [f"{_said(rows)} Answers: {said(answers)}", ""]
-    lines += tables([of_row(row) for row in rows], quality.of_rows(answers), LOAD)
-    return "\n".join([*lines, "## Measured again", "", "```bash", *commands(rows, answers), "```", ""])
+    rows, own = read(ROWS, check), shown(quality.beside(ROWS))
+    answers = [row for path in ANSWERS for row in shown(path)]
+    lines += [_said(rows, own), ""]
+    lines += tables([of_row(row) for row in rows], quality.of_rows([*own, *answers], rows[0]), LOAD)
+    return "\n".join([*lines, "## Measured again", "", "```bash", *commands(rows, own), "```", ""])
 
 
-def commands(rows: Sequence[Row], answers: Sequence[Row]) -> list[str]:
+def commands(rows: Sequence[Row], own: Sequence[Row]) -> list[str]:
     """The command that measures all of it, and the one that measures bytes and times anew."""
     words = ["kvjax", "study", "--model", rows[0]["model"], "--dtype", rows[0]["dtype"]]
     words += ["--policies", _joined(row["policy"] for row in rows), "--budgets", _joined(_budgets(rows))]
     words += ["--lengths", _joined(row["length"] for row in rows), "--batches", _joined(row["batch"] for row in rows)]
     words += ["--new", str(rows[0]["new"]), "--rounds", str(len(rows[0]["step_seconds"]))]
-    words += ["--prompts", str(1 + max((row["prompt"] for row in answers), default=0)), "--out", str(ROWS.relative_to(ROOT))]
+    words += ["--prompts", str(1 + max((row["prompt"] for row in own), default=0))]
+    words += ["--answers", _joined(path.relative_to(ROOT) for path in ANSWERS), "--out", str(ROWS.relative_to(ROOT))]
     return [shlex.join(words), shlex.join([*words, "--times-only"])]
 
 
-def _said(rows: Sequence[Row]) -> str:
+def _said(rows: Sequence[Row], own: Sequence[Row]) -> str:
+    """Where cells and answers come from, in two sentences."""
     first, dirty = rows[0], sum(not clean(row) for row in rows)
     where = "at commits without changes" if not dirty else f"{dirty} of them not from a commit without changes"
     machines = ", ".join(sorted({row["machine"] for row in rows}))
-    return f"{first['model']}, {first['dtype']}, on {machines}: {len(rows)} cells, {where}."
+    answers = f"Answers: {said(own)} Others are those of [bits](bits.md) and of the [leaderboard](leaderboard.md)."
+    return f"{first['model']}, {first['dtype']}, on {machines}: {len(rows)} cells, {where}. {answers}"
 
 
 def _budgets(rows: Sequence[Row]) -> list[int | float]:

@@ -12,8 +12,8 @@ from experiments.study.tables import of_bytes, of_rates, of_times, with_pages
 _BYTES = """Device bytes of a batch's caches after the last token, bytes in host memory, bytes that crossed to the device a decode
 step (those that were asked for are the papers' count; lists have a fixed size, and their rest comes, too), and the most bytes held
 on the device, weights and dense prompts included. `paged` counts the full cache in pages of 16 slots, as a paged engine allocates;
-nothing of it is run. A ratio stands with the needles found, its own and the full cache's, in percent with 95% intervals
-(Wilson)."""
+nothing of it is run. A ratio stands with the needles found, its own and the full cache's on the same n prompts, in percent with
+95% intervals (Wilson)."""
 
 _TIMES = """First token: from the ids of the whole batch to its first tokens, prefill and compression; a token: a decode step of the
 batch; medians of {rounds} rounds of {new} tokens a request, after one that compiles. Tokens/s: generated tokens over all of that

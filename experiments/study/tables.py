@@ -9,7 +9,7 @@ from experiments.stats import Estimate
 from experiments.study.cell import NOT_RUN, Cell
 from experiments.study.compared import compared
 from experiments.study.paged import paged
-from experiments.study.quality import Quality, of_cell
+from experiments.study.quality import Quality, of_cell, on_shared_prompts
 from experiments.study.rates import Rate
 
 _SYSTEM = ("system", "budget", "length", "batch")
@@ -52,7 +52,8 @@ def faster(cell: Cell, full: Cell | None, quality: Quality) -> str:
 
 def _told(ratio: float, cell: Cell, full: Cell, quality: Quality) -> str:
     try:
-        return compared(ratio, quality=of_cell(cell, quality), full=of_cell(full, quality)).said
+        mine, other = on_shared_prompts(cell, full, quality)
+        return compared(ratio, quality=mine, full=other).said
     except ValueError as error:
         return f"- ({error})"
 

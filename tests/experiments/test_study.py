@@ -32,7 +32,8 @@ def made(**changes) -> cell.Cell:
 
 H2O = made(policy="h2o", policy_repr="H", budget=0.5, cache_bytes=55_000, first_seconds=(2.0,), step_seconds=(0.125,))
 FULL, HALF = share([1.0] * 4), share([1.0, 1.0, 0.0, 0.0])
-BOTH = {("F", 1.0, 1000): FULL, ("H", 0.5, 1000): HALF}
+FULLS, HALVES = {("F", 1.0, 1000): dict.fromkeys(range(9), 1.0)}, {("H", 0.5, 1000): {0: 1.0, 1: 1.0, 2: 0.0, 3: 0.0}}
+BOTH = FULLS | HALVES
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,14 @@ def test_a_study_goes_on_where_it_was(study, capsys):
     assert (folder / "s.quality.jsonl").read_text() == answers
 
 
+def test_answers_of_other_files_are_not_asked_again(study, capsys):
+    folder, again = study
+    (folder / "t.jsonl").write_text((folder / "s.jsonl").read_text())
+    assert again("--out", folder / "t.jsonl", "--answers", folder / "s.quality.jsonl", "--json", folder / "t.json") == 0
+    assert "0 cells and 0 answers measured" in capsys.readouterr().out and not (folder / "t.quality.jsonl").exists()
+    assert all(x["quality"]["count"] == 2 for x in json.loads((folder / "t.json").read_text())["study"]["cells"])
+
+
 def test_times_are_measured_anew_in_place(study, capsys):
     folder, again = study
     want, answers = lines(folder / "s.jsonl"), (folder / "s.quality.jsonl").read_text()
@@ -145,9 +154,9 @@ def test_rows_are_checked():
 
 
 def test_no_ratio_without_quality():
-    assert compared.compared(2.0, quality=HALF, full=FULL).said == "2.00x at 50 [15, 85] of 100 [51, 100]"
+    assert compared.compared(2.0, quality=HALF, full=FULL).said == "2.00x at 50 [15, 85] of 100 [51, 100], n=4"
     for missing in ({"quality": None, "full": FULL}, {"quality": HALF, "full": None}):
-        with pytest.raises(ValueError, match="no ratio without quality"):
+        with pytest.raises(ValueError, match="no ratio without the quality of both"):
             compared.compared(2.0, **missing)
     with pytest.raises(ValueError, match="asked 4, the full cache 2"):
         compared.compared(2.0, quality=HALF, full=share([1.0, 1.0]))
@@ -157,19 +166,22 @@ def test_tables_leave_a_ratio_out_that_has_no_quality():
     cells = [made(), H2O]
     told = "\n".join([*tables.of_bytes(cells, BOTH), *tables.of_times(cells, BOTH)])
     assert "2.00x at 50 [15, 85] of 100 [51, 100]" in told and "1.20x at 50 [15, 85]" in told
-    for known in ({}, {("H", 0.5, 1000): HALF}, {("F", 1.0, 1000): FULL}):
+    for known in ({}, HALVES, FULLS, HALVES | {("F", 1.0, 1000): {4: 1.0}}):
         untold = [*tables.of_bytes(cells, known)[3:], *tables.of_times(cells, known)[3:]]
-        assert all("no ratio without quality" in line for line in untold if line.startswith("| h2o"))
+        assert all("no ratio without the quality of both" in line for line in untold if line.startswith("| h2o"))
         assert not any("2.00x" in line or "1.20x" in line for line in untold)
     assert "no full cache" in tables.of_times([H2O], BOTH)[-1]
 
 
-def test_quality_is_of_the_same_policy_budget_and_length():
-    row = dict(policy_repr="H", budget=0.5, length=1000, score=1.0)
-    loss = {"policy_repr": "H", "budget": 1, "length": 9, "nll": 2}
-    found = quality.of_rows([row, row | {"score": 0.0}, row | {"length": 2000}, loss])
-    assert quality.of_cell(H2O, found) == share([1.0, 0.0])
-    assert quality.of_cell(made(policy_repr="H", budget=0.25), found) is None and len(found) == 2
+def test_quality_is_of_the_same_prompts_model_policy_budget_and_length():
+    like = dict(model="toy", dtype="float32", prompts="1:ab")
+    row = like | dict(policy_repr="H", budget=0.5, length=1000, score=1.0, task="needle", mode="unseen", seed=0, prompt=0)
+    others = [row | change for change in ({"mode": "seen"}, {"seed": 1}, {"model": "m"}, {"prompts": "1:cd"}, {"task": "ppl"})]
+    found = quality.of_rows([row, row | {"score": 0.0}, row | {"prompt": 5, "score": 0.0}, row | {"length": 2000}, *others], like)
+    assert found == {("H", 0.5, 1000): {0: 1.0, 5: 0.0}, ("H", 0.5, 2000): {0: 1.0}}
+    assert quality.of_cell(H2O, found) == share([1.0, 0.0]) and quality.of_cell(made(policy_repr="H", budget=0.25), found) is None
+    both = quality.on_shared_prompts(H2O, made(), found | {("F", 1.0, 1000): {5: 1.0, 7: 1.0}})
+    assert both == (share([0.0]), share([1.0])) and quality.on_shared_prompts(H2O, made(), found) == (None, None)
 
 
 def test_pages_are_whole():
