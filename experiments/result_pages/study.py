@@ -24,7 +24,7 @@ _ABOUT = """Systems that manage a cache in different ways under one protocol, af
 (`full`), the same in pages (`paged`), eviction (`h2o`), recall from host memory (`infinigen`, with the published threshold and with
 a fixed share of the prompt fetched for every head and step, without a calibrated skew), fewer bits (`kivi`). Where the paper has
 three engines on a card, these are policies of one library on one processor: bytes and quality carry over, times are this
-machine's."""
+machine's, where host and device memory are one and a fetch is a copy."""
 
 
 def page() -> str:

@@ -15,6 +15,10 @@ NAMES = (*(name for name in KEY if name != "prompt"), "batch", "new")
 COUNTED, LIVE, NOT_RUN = "the device's counter", "live arrays", "not run"
 
 
+#: Cores that other work may keep busy while times are taken, for them to be compared.
+QUIET = 0.25
+
+
 @dataclass(frozen=True)
 class Cell:
     """One system and one batch of requests of one length.
@@ -66,6 +70,11 @@ class Cell:
     def step(self) -> float:
         """Seconds per output token of a request: the median round's step."""
         return statistics.median(self.step_seconds)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether times may be compared: little other work, as far as the system tells."""
+        return self.others is None or self.others <= QUIET
 
     @property
     def tokens_per_second(self) -> float:

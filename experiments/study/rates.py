@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from experiments.serving.overlap import Line
 from experiments.serving.queueing import Served, Server, arrivals, serve
@@ -41,20 +40,20 @@ class Rate:
 
 
 def rates(cells: Sequence[Cell], asked: Load) -> Iterator[Rate]:
-    """Every system that was measured alone and in a larger batch, at every rate; one that memory does not hold is left out."""
-
-    def system(cell: Cell) -> tuple:
-        return cell.length, cell.policy_repr, cell.budget, cell.policy, cell.new
-
-    order = list(dict.fromkeys(map(system, cells)))
-    for _, found in groupby(sorted(cells, key=lambda cell: order.index(system(cell))), key=system):
-        by_batch = {cell.batch: cell for cell in found}
-        largest = by_batch[max(by_batch)]
-        at_once = held(largest, asked.memory)
-        if 1 in by_batch and len(by_batch) > 1 and at_once:
+    """Every system at every rate, but for those that `left_out` names."""
+    for by_batch in _systems(cells):
+        if not _reason(by_batch, asked):
+            largest = by_batch[max(by_batch)]
+            at_once = held(largest, asked.memory)
             for rate in asked.rates:
                 served = serve(arrivals(rate, asked.count, asked.seed), server(by_batch, at_once))
                 yield Rate(largest, rate, at_once, at_once > largest.batch, served)
+
+
+def left_out(cells: Sequence[Cell], asked: Load) -> list[tuple[Cell, str]]:
+    """Systems that cannot be simulated, and why."""
+    reasons = [(by_batch[max(by_batch)], _reason(by_batch, asked)) for by_batch in _systems(cells)]
+    return [(cell, reason) for cell, reason in reasons if reason]
 
 
 def held(cell: Cell, memory: int) -> int:
@@ -67,3 +66,23 @@ def server(by_batch: dict[int, Cell], at_once: int) -> Server:
     sizes = sorted(by_batch)
     step = Line(tuple(sizes), tuple(by_batch[size].step for size in sizes))
     return Server(prefill=by_batch[1].first, step=step, new=by_batch[1].new, at_once=at_once)
+
+
+def _systems(cells: Sequence[Cell]) -> list[dict[int, Cell]]:
+    """The cells of each system, length and number of new tokens by batch."""
+    found: dict[tuple, dict[int, Cell]] = {}
+    for cell in cells:
+        found.setdefault((cell.length, cell.policy_repr, cell.budget, cell.policy, cell.new), {})[cell.batch] = cell
+    return list(found.values())
+
+
+def _reason(by_batch: dict[int, Cell], asked: Load) -> str:
+    """Why a system cannot be simulated; nothing where it can."""
+    steps = [by_batch[size].step for size in sorted(by_batch)]
+    if 1 not in by_batch or len(by_batch) < 2:
+        return "was not measured alone and in a larger batch"
+    if not all(cell.quiet for cell in by_batch.values()):
+        return "was timed beside other work"
+    if steps != sorted(steps):
+        return "took longer a step in a smaller batch than in a larger one"
+    return "" if held(by_batch[max(by_batch)], asked.memory) else "has a cache larger than the memory"

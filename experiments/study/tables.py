@@ -47,6 +47,8 @@ def smaller(cell: Cell, full: Cell | None, quality: Quality) -> str:
 
 def faster(cell: Cell, full: Cell | None, quality: Quality) -> str:
     """The cell's tokens a second over the full cache's with the quality of both, or why they are not told."""
+    if full is not None and not (cell.quiet and full.quiet):
+        return "- (beside other work)"
     return "- (no full cache)" if full is None else _told(cell.tokens_per_second / full.tokens_per_second, cell, full, quality)
 
 

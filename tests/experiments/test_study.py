@@ -25,7 +25,7 @@ def made(**changes) -> cell.Cell:
     found = dict(
         model="toy", dtype="float32", policy="full", policy_repr="F", budget=1.0, length=1000, tokens=1000, batch=1, new=24,
         slot_bytes=100, cache_bytes=110_000, host_bytes=0, moved_bytes=0.0, asked_bytes=0.0, peak_bytes=500_000,
-        peak_from=cell.LIVE, first_seconds=(2.0, 4.0, 3.0), step_seconds=(0.1, 0.3, 0.125), others=0.5,
+        peak_from=cell.LIVE, first_seconds=(2.0, 4.0, 3.0), step_seconds=(0.1, 0.3, 0.125), others=0.1,
     )  # fmt: skip
     return cell.Cell(**found | changes)
 
@@ -131,7 +131,6 @@ def test_what_is_shown_has_quality_beside_every_ratio(study):
     found = json.loads((study[0] / "s.json").read_text())["study"]
     assert {x["policy"] for x in found["cells"]} == {*POLICIES, "paged:page=16"}
     assert all(x["quality"]["count"] == 2 for x in found["cells"])
-    assert {x["at_once"] for x in found["rates"] if x["policy"] == "full"} < {x["at_once"] for x in found["rates"]}
     assert not any("ratio" in name for x in (*found["cells"], *found["rates"]) for name in x)
 
 
@@ -232,7 +231,31 @@ def test_rates_take_what_was_measured():
     assert slow.first_p50 == 3.0 and busy.first_p95 > busy.first_p50 > 3.0 and busy.tokens_per_second > slow.tokens_per_second
     server = rates.server({1: cells[0], 2: cells[1]}, 4)
     assert [server.step(n) for n in (1, 2, 4)] == pytest.approx([0.125, 0.175, 0.275])
-    assert not list(rates.rates(cells, rates.Load(rates=(1.0,), memory=99_999)))
+    assert [(x.policy, why) for x, why in rates.left_out(cells, rates.Load(rates=(1.0,), memory=400_000))] == [
+        ("h2o", "was not measured alone and in a larger batch")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "memory", "why"),
+    [
+        ({"others": 0.5}, 400_000, "was timed beside other work"),
+        ({"step_seconds": (0.1,)}, 400_000, "took longer a step in a smaller batch than in a larger one"),
+        ({}, 99_999, "has a cache larger than the memory"),
+    ],
+)
+def test_what_times_cannot_say_is_not_simulated(change, memory, why):
+    cells, load = [made(), made(batch=2, cache_bytes=200_000, **change)], rates.Load((1.0,), memory)
+    assert not list(rates.rates(cells, load)) and rates.left_out(cells, load) == [(cells[1], why)]
+    assert f"Not simulated, since it {why}: `full` at 1" in "\n".join(show.page(cells, BOTH, load))
+
+
+def test_times_beside_other_work_are_not_compared():
+    assert tables.faster(H2O, made(), BOTH).startswith("1.20x at 50")
+    assert tables.faster(made(others=None), made(), BOTH).startswith("1.00x at 100")
+    for cells in ((made(others=0.3), H2O), (made(), made(policy="h2o", policy_repr="H", budget=0.5, others=0.3))):
+        assert tables.faster(cells[1], cells[0], BOTH) == "- (beside other work)"
+    assert tables.smaller(made(policy_repr="H", budget=0.5, others=1.9), made(), BOTH).startswith("1.00x at 50")
 
 
 def test_the_page_says_what_is_simulated_and_what_is_not_run():
@@ -240,7 +263,8 @@ def test_the_page_says_what_is_simulated_and_what_is_not_run():
     told = "\n".join(show.page(cells, BOTH, rates.Load(rates=(0.01,), memory=10**6)))
     assert "## Request rates, simulated" in told and "none of it measured" in told
     assert "paged:page=16" in told and "nothing of it is run" in told and "3 rounds" in told.replace("1 to 3 rounds", "3 rounds")
-    assert "simulated" not in "\n".join(show.page([made()], BOTH, rates.Load(rates=(0.01,), memory=10**6)))
+    alone = "\n".join(show.page([made()], BOTH, rates.Load(rates=(0.01,), memory=10**6)))
+    assert "requests/s" in told and "requests/s" not in alone
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs(cli, haystack_file, tmp_path, monkeypatch):
