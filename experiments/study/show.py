@@ -16,8 +16,8 @@ nothing of it is run. A ratio stands with the needles found, its own and the ful
 95% intervals (Wilson)."""
 
 _TIMES = """First token: from the ids of the whole batch to its first tokens, prefill and compression; a token: a decode step of the
-batch; medians of {rounds} rounds of {new} tokens a request, after one that compiles. Tokens/s: generated tokens over all of that
-time. Others' cores: what other work kept busy on the machine meanwhile, mean; beyond {quiet:g} of them times are not compared.
+batch; {new} tokens a request, counted rounds: {rounds} (medians), after one that compiles. Tokens/s: generated tokens over all of
+that time. Others' cores: what other work kept busy on the machine meanwhile, mean; beyond {quiet:g} of them times are not compared.
 `paged` has the full cache's times. Needles do not depend on the batch: padded batches are exact."""
 
 _RATES = """Simulated from the times and bytes above, none of it measured: {count} requests come at random (Poisson, seed {seed}) at
