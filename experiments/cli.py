@@ -22,6 +22,7 @@ from experiments.commands import (
     results,
     show,
     simulate,
+    study,
     sweep,
     train,
 )
@@ -48,6 +49,7 @@ app.command("lm-eval")(lm_eval.lm_eval)
 app.command("calibrate")(calibrate.calibrate)
 app.command("train")(train.train)
 app.command("simulate")(simulate.simulate)
+app.command("study")(study.study)
 app.command("methods")(methods.methods)
 app.add_typer(bench.app, name="bench")
 

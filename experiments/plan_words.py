@@ -31,6 +31,33 @@ def parse_length(text: str) -> int:
     return int(text)
 
 
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """`"0.05,0.1"` -> (0.05, 0.1): numbers above 0, each once.
+
+    Raises:
+        ValueError: nothing, no number, or one that is not above 0 and below 2^31.
+    """
+    try:
+        found = tuple(dict.fromkeys(map(float, parts(option, text))))
+    except ValueError:
+        found = ()
+    if not found or not all(0 < x <= MOST for x in found):
+        raise ValueError(f"{option}: {short(text)} is not a list of numbers above 0, such as 0.05,0.1")
+    return found
+
+
+def counts(option: str, text: str, most: int) -> tuple[int, ...]:
+    """`"1,4"` -> (1, 4): whole numbers from 1 to `most`, each once.
+
+    Raises:
+        ValueError: nothing, no whole number, or one out of range.
+    """
+    found = parts(option, text)
+    if not all(_fits(x, most) and int(x) >= 1 for x in found):
+        raise ValueError(f"{option}: {short(text)} is not a list of whole numbers from 1 to {most}, such as 1,4")
+    return tuple(dict.fromkeys(map(int, found)))
+
+
 def _fits(text: str, most: int) -> bool:
     """Whether `text` is a whole number of at most `most`."""
     return text.isdecimal() and len(text) <= 20 and int(text) <= most

@@ -28,9 +28,9 @@ PACKED = ".xz"
 Row = Mapping[str, Any]
 
 
-def key(row: Row) -> tuple:
+def key(row: Row, names: Sequence[str] = KEY) -> tuple:
     """The cell a row measures."""
-    return tuple(row[name] for name in KEY)
+    return tuple(row[name] for name in names)
 
 
 class Found:
@@ -40,13 +40,14 @@ class Found:
         path: the JSONL file.
         identity: the values of IDENTITY for this run.
         check: what its rows must be (`experiments.row_checks`).
+        names: the fields that tell one cell from another.
 
     Raises:
         ValueError: the file holds rows of another identity, of two versions of a data set, or a line that is no row.
     """
 
-    def __init__(self, path: str | Path, identity: Row, check: Check = result) -> None:
-        self.path, self._check = Path(path), check
+    def __init__(self, path: str | Path, identity: Row, check: Check = result, names: Sequence[str] = KEY) -> None:
+        self.path, self._check, self._names = Path(path), check, names
         self._identity = {name: identity[name] for name in IDENTITY}
         self._data: dict[str, str] = {}
         self._keys = {self._checked(row) for row in self._rows()}
@@ -83,7 +84,7 @@ class Found:
                     f"{self.path} has rows with {name} {row.get(name)!r}, this sweep has {mine!r}: choose another --out"
                 )
         self.expect(row["task"], row.get("data"))
-        return key(row)
+        return key(row, self._names)
 
 
 class RowFile(Found):
@@ -92,14 +93,14 @@ class RowFile(Found):
     Args:
         path: the JSONL file, made with its folders if absent.
         identity: the values of IDENTITY for this run.
-        check: what its rows must be.
+        check: what its rows must be.   names: the fields that tell one cell from another.
 
     Raises:
         ValueError: as `Found`.
         OSError: it cannot be opened, or another sweep is writing it.
     """
 
-    def __init__(self, path: str | Path, identity: Row, check: Check = result) -> None:
+    def __init__(self, path: str | Path, identity: Row, check: Check = result, names: Sequence[str] = KEY) -> None:
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +109,7 @@ class RowFile(Found):
         self._file = open(path, "ab+", buffering=0)
         try:
             self._lock(path)
-            super().__init__(path, identity, check)
+            super().__init__(path, identity, check, names)
         except BaseException:
             self._file.close()
             raise
@@ -126,7 +127,7 @@ class RowFile(Found):
             ValueError: the cell is there already, or its task has rows of other data.
             OSError: disk full or file gone; the file holds whole rows only.
         """
-        cell = key(row)
+        cell = key(row, self._names)
         if cell in self._keys:
             raise ValueError(f"{self.path} already holds the cell {cell}")
         self.expect(row["task"], row.get("data"))

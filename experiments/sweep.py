@@ -138,7 +138,7 @@ def measured(here: InProcess, work: Work) -> Iterator[tuple[dict[str, Any], Any]
     example = make(here.lm, (work.index, work.seed, work.length, task, mode), here.ids)
     if example.meta.get("data"):  # of the haystack `check` has seen all
         leaks.refuse(cells, here.lm.decode([*example.compressed, *example.fed]), f"prompt {work.index} of {task.NAME}")
-    common = identity(here.lm, here.text) | _origin(here.text) | {"seed": work.seed}
+    common = identity(here.lm, here.text) | origin(here.text) | {"seed": work.seed}
     behind = {(cell.policy.in_full(), cell.budget): _behind(cell) for cell in cells}
     how = dict(needs=[cell.policy for cell in cells], prefills=here.prefills, trace=work.trace)
     for row, trace in measure(here.lm, task, example, [cells[i] for i in work.cells], **how):
@@ -193,5 +193,6 @@ def _behind(cell: Named) -> dict[str, Any]:
     return {"artefacts": found} if found else {}
 
 
-def _origin(text: Haystack) -> dict[str, Any]:
+def origin(text: Haystack) -> dict[str, Any]:
+    """What a row says of where and by what it was measured."""
     return {"text": text.source, "split": text.split, "versions": versions(), "commit": commit(), "machine": machine()}
