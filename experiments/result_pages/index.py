@@ -23,6 +23,7 @@ that may be what it is measured on is not shown (`experiments/leaks.py`)."""
 def page() -> str:
     """docs/results/index.md."""
     others = "[Leaderboard](leaderboard.md). [Comparative study](study.md): bytes, times, quality and request rates of systems. "
+    others += "[Decoding for long](long_decode.md): 20,480 tokens at a budget that stays. "
     others += "Sweeps: [first](first.md), [the papers' methods](papers.md), [bits a number](bits.md)."
     lines = ["# Results", "", _RULES, "", others, ""]
     lines += ["| ablation | task | prompts | " + " | ".join(OUTCOMES) + " | rows |"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.ablations import names
 from experiments.files import write_atomically
-from experiments.result_pages import ablation, board, index, study, sweep
+from experiments.result_pages import ablation, board, index, long_decode, study, sweep
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 _FIRST = "Retrieval and perplexity of six methods at three budgets, from the README's first command."
@@ -18,6 +18,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "bits": partial(sweep.page, "bits", "Bits a number", _BITS),
     "first": partial(sweep.page, "first", "First sweep", _FIRST),
     "leaderboard": board.page,
+    "long_decode": long_decode.page,
     "study": study.page,
     "papers": partial(sweep.page, "papers", "The papers' methods", _PAPERS),
     **{name: partial(ablation.page, name) for name in names()},
