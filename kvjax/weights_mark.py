@@ -34,23 +34,29 @@ def mark_of(params: PyTree) -> np.uint32:
 
 @jax.jit
 def _sum(params: PyTree) -> UInt32[Array, ""]:
-    first = [_bits(x[(0,) * (x.ndim - 1)][:_READ]) for x in jax.tree.leaves(params)]
-    words = jnp.concatenate(first)
-    return (words * (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1)).sum(dtype=jnp.uint32)
+    return weighed(jnp.concatenate([words_of(_first(x)) for x in jax.tree.leaves(params)]))
 
 
-def _bits(x: Array) -> UInt32[Array, " n"]:
-    """Each number's bits; of wider numbers than 32 bits, those of its float32."""
-    if x.dtype.itemsize > 4:
-        x = x.astype(jnp.float32)
+def _first(x: Array) -> Array:
+    """The numbers of a parameter that are read; wider ones than 32 bits as float32."""
+    found = x[(0,) * (x.ndim - 1)][:_READ]
+    return found.astype(jnp.float32) if x.dtype.itemsize > 4 else found
+
+
+def words_of(x: Array) -> UInt32[Array, " n"]:
+    """The bits of each number, of 8, 16 or 32, in the array's order."""
     kind = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
-    return lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
+    return lax.bitcast_convert_type(x, kind).reshape(-1).astype(jnp.uint32)
+
+
+def weighed(words: UInt32[Array, " n"]) -> UInt32[Array, ""]:
+    """Σ_i (2 i + 1) words_i in 32-bit arithmetic: the factors are odd, so that no change of a single word leaves it alone."""
+    return (words * (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1)).sum(dtype=jnp.uint32)
 
 
 def check_mark(lm: LanguageModel, made_by: UInt32[np.ndarray, "*b"]) -> None:
     """Raise ValueError where a row was made with other weights than the model's; one that does not know passes."""
-    mine, theirs = mark_of(lm.params), made_by
-    if (theirs[theirs != UNKNOWN] != mine).any():
+    if (made_by[made_by != UNKNOWN] != mark_of(lm.params)).any():
         raise ValueError(
             "the cache was made with other weights than this model has: prefill with this model; to go on with another's cache "
             "all the same, decode cache.replace(made_by=jax.numpy.zeros_like(cache.made_by))"

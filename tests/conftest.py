@@ -30,6 +30,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 from experiments import memory_maps  # noqa: E402
+from kvjax.cache.kv_cache import BY_ROW  # noqa: E402
 from kvjax.kernels.native import missing  # noqa: E402
 from models import llama  # noqa: E402
 from tests.method_cases import case  # noqa: E402
@@ -137,7 +138,7 @@ def prepared(lm: models.LanguageModel, pre: kvjax.Prefilled, name: str) -> kvjax
 
 def counted_leaves(cache: kvjax.KVCache) -> list[jax.Array]:
     """The arrays that `KVCache.nbytes` and `host_nbytes` count."""
-    apart = (cache.logits, cache.position, cache.steps, cache.made_by)
+    apart = [getattr(cache, name) for name in BY_ROW]
     return [x for x in jax.tree.leaves(cache) if not any(x is y for y in apart)]
 
 

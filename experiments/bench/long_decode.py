@@ -10,7 +10,7 @@ import numpy as np
 
 import kvjax
 from experiments.bench import conditions, summary
-from experiments.files import write_atomically
+from experiments.console import write_json
 from experiments.train.random_model import random_model
 from kvjax.cache.layout import resize
 from kvjax.types import DECODING
@@ -49,28 +49,29 @@ def long_decode(
 
     Raises:
         ValueError: bytes or heads above what the schedule bounds, numbers that are none, positions that are not those of the text;
-            a result of another setting at `path`.
+            a result of other conditions at `path`.
     """
     words = f"{model}, {budget} slots a head, {prompt} tokens, then {tokens} in blocks of {block}"
-    result = conditions("long", "float32", words) | {"cells": {}}
-    if path is not None and path.is_file():
-        result["cells"] = _found(path, words)
+    result = conditions("long", "float32", words)
+    result["cells"] = _found(path, result) if path is not None and path.is_file() else {}
     lm = random_model(model)
     ids = np.random.default_rng(0).integers(0, lm.decoder.vocab, prompt).tolist()
     for name in names:
         if name in result["cells"]:
+            done(tokens // block)
             continue
         policies = [getattr(kvjax.methods, one)(budget=budget) for one in (name, BESIDE)]
         result["cells"][name] = in_turns(lm, ids, policies, tokens=tokens, block=block, done=done)
-        if path is not None:
-            write_atomically(path, json.dumps(result, indent=1).encode())
+        write_json(path, result)
     return result
 
 
-def _found(path: Path, words: str) -> dict[str, Any]:
+def _found(path: Path, mine: Mapping[str, Any]) -> dict[str, Any]:
+    """The methods of an earlier run under the same conditions: a table tells of one commit and one machine."""
     found = json.loads(path.read_text())
-    if found.get("shape") != words:
-        raise ValueError(f"{path} holds a run of {found.get('shape')!r}, this is {words!r}: choose another file")
+    for name, value in mine.items():
+        if found.get(name) != value:
+            raise ValueError(f"{path} holds a run of {name} {found.get(name)!r}, this is {value!r}: choose another file")
     return found["cells"]
 
 

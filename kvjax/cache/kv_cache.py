@@ -17,6 +17,9 @@ from kvjax.short_repr import attempt, counted, megabytes, one_line, span
 from kvjax.slot_positions import in_order, numbered
 from kvjax.types import ALIGN, Layer, Logits, Regions, SlotPositions
 
+#: Fields with a number, or numbers, for each row of the batch alone; `nbytes` does not count them.
+BY_ROW = ("position", "steps", "logits", "made_by")
+
 
 @struct.dataclass
 class SlotState:
@@ -143,7 +146,7 @@ class KVCache:
         return self.lengths + np.asarray(elsewhere)
 
     def _bytes(self, host: bool) -> int:
-        others = ("logits", "position", "steps", "made_by", "placement", "positions", "first")
+        others = (*BY_ROW, "placement", "positions", "first")
         kept = [getattr(self, f.name) for f in fields(self) if f.name not in others]
         return sum(store_nbytes(x) for x in jax.tree.leaves(kept, is_leaf=is_store) if on_host(x) == host)
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from kvjax.cache.heap import trim
-from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.kv_cache import BY_ROW, KVCache
 from kvjax.cache.parts import counted, reserved
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.kernels.compact import host, move_regions
@@ -145,7 +145,7 @@ def stack(caches: list[KVCache]) -> KVCache:
         length=_joined([c.length for c in caches], 1),
         capacity=_joined([c.capacity for c in caches], 1),
         budget=_joined([c.budget for c in caches], 1),
-        **{name: _joined([getattr(c, name) for c in caches], 0) for name in ("position", "steps", "logits", "made_by")},
+        **{name: _joined([getattr(c, name) for c in caches], 0) for name in BY_ROW},
         evidence=_joined([c.evidence for c in caches], 0),
         memory=_joined([c.memory for c in caches], 1),
         tails=_joined([c.tails for c in caches], 1),

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, Mesh
 from jaxtyping import Int32, PyTree
 
 from kvjax.cache.balance import balance
-from kvjax.cache.kv_cache import KVCache
+from kvjax.cache.kv_cache import BY_ROW, KVCache
 from kvjax.cache.layout import resize, stack
 from kvjax.cache.mesh import check_divides, of_process, sizes
 from kvjax.cache.retriever_state import RetrieverState
@@ -112,7 +112,7 @@ def _part(caches: list[KVCache], mine: Assignment, place: int, mesh: Mesh, reser
 def take(cache: KVCache, rows: np.ndarray, heads: np.ndarray, reserve_slots: int, *, keep_retrieval: bool) -> KVCache:
     """Some rows, and of every layer some KV heads (int32 [L, h]), as a cache of its own in a pool of at least so many slots."""
     regions = {name: _cut(np.asarray(getattr(cache, name)), rows, heads) for name in ("start", "length", "capacity", "budget")}
-    by_row = {name: getattr(cache, name)[rows] for name in ("position", "steps", "logits", "made_by")}
+    by_row = {name: getattr(cache, name)[rows] for name in BY_ROW}
     of_layers = {name: jax.tree.map(lambda x: x[:, rows], getattr(cache, name)) for name in ("memory", "fitted")}
     sub = cache.replace(
         **{name: jnp.asarray(x) for name, x in regions.items()},

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, PyTree
 
 from kvjax.artefacts.artefact import model_facts
 from kvjax.protocols import LanguageModel
+from kvjax.weights_mark import weighed, words_of
 
 
 def facts_of(lm: LanguageModel) -> dict[str, object]:
@@ -67,7 +66,5 @@ def parameter_digest(params: PyTree) -> str:
 
 @jax.jit
 def _fingerprint(x: Array) -> Array:
-    """Σ_i (2 i + 1) bits(x_i) in 32-bit arithmetic: the factors are odd, so that no change of a single number leaves it alone."""
-    bits = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
-    words = lax.bitcast_convert_type(x, bits).reshape(-1).astype(jnp.uint32)
-    return (words * (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1)).sum(dtype=jnp.uint32)
+    """Of every number of one weight."""
+    return weighed(words_of(x))

@@ -29,6 +29,7 @@ class Reading:
         length: tokens of the prompt.   held: how many of them are there, the first of `tokens`.
         attention: how it attends to itself.   chunk: tokens run at a time, if told.
         chunks: how it is cut.   x: the residual stream of each chunk, [1, t, e].
+        made_by: uint32, mark of the model's weights.
         memory: where the residual stream is between two layers; a chunk's is on the device while it is run.
     """
 
@@ -40,6 +41,7 @@ class Reading:
     x: list[jax.Array]
     attention: PrefillAttention
     chunk: int | None
+    made_by: np.uint32
     memory: jax.memory.Space = jax.memory.Space.Device
 
     def stream(self, i: int) -> Float[jax.Array, "1 t e"]:
@@ -60,7 +62,8 @@ def begun(
     tokens = _padded(np.asarray(ids, np.int32), n)
     parts = (jnp.asarray(tokens[None, part.offset : part.offset + part.width]) for part in chunks)
     x = [jax.device_put(_embed(lm.params, part, decoder=lm.decoder), memory) for part in parts]
-    return Reading(tokens, np.arange(n, dtype=np.int32), len(ids), len(ids), chunks, x, attention, chunk, memory)
+    pos, length = np.arange(n, dtype=np.int32), len(ids)
+    return Reading(tokens, pos, length, length, chunks, x, attention, chunk, mark_of(lm.params), memory)
 
 
 def _padded(x: np.ndarray, n: int, fill: int = 0) -> np.ndarray:
@@ -81,6 +84,7 @@ def without(reading: Reading, stay: Integer[np.ndarray, " m"]) -> Reading:
         x=[jax.device_put(x[:, part.offset : part.offset + part.width], reading.memory) for part in chunks],
         attention=reading.attention,
         chunk=reading.chunk,
+        made_by=reading.made_by,
         memory=reading.memory,
     )
 
@@ -108,5 +112,5 @@ def through(lm: LanguageModel, reading: Reading, layer: int, needs: Iterable[ev.
     check_finite(last, "the logits of the prompt's last token")
     return PrefilledRow(
         ids=jnp.asarray(reading.tokens), length=length, k=(k,), v=(v,), evidence=(evidence.replace(length=length),), logits=last,
-        pos=None if reading.held == reading.length else pos, made_by=jnp.asarray([mark_of(lm.params)]),
+        pos=None if reading.held == reading.length else pos, made_by=jnp.asarray([reading.made_by]),
     )  # fmt: skip

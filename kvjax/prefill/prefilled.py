@@ -86,8 +86,8 @@ class Prefilled:
     @property
     def made_by(self) -> UInt32[Array, " b"]:
         """Mark of the weights that each prompt was read with, `UNKNOWN` of one that does not say."""
-        unknown = jnp.full(1, UNKNOWN, jnp.uint32)
-        return jnp.concatenate([unknown if row.made_by is None else row.made_by for row in self.rows])
+        marks = [jnp.full(1, UNKNOWN, jnp.uint32) if row.made_by is None else row.made_by for row in self.rows]
+        return jnp.concatenate(marks)
 
     @property
     def nbytes(self) -> int:

@@ -25,7 +25,7 @@ def test_every_method_holds_its_budget_and_a_second_run_goes_on(tmp_path):
 
 
 def test_a_policy_that_grows_is_named(lm):
-    with pytest.raises(ValueError, match="a head|slots, above|bytes, above"):
+    with pytest.raises(ValueError, match="heads hold 90 slots, above their bound of 40"):
         check(kvjax.compress(kvjax.prefill(lm, ids_of(90)), policy_of("full")), 90, np.full((3, 1, 2), 40))
 
 

@@ -95,9 +95,9 @@ def test_row_is_solo(lm):
 
 def test_the_bytes_are_the_classes(lm):
     policy = method()
-    cache = kvjax.compress(kvjax.prefill(lm, ids_of(90), needs=policy), policy)
+    cache = kvjax.compress(kvjax.prefill(lm, ids_of(300), needs=policy), policy)
     new, high, low, *blocks = cache.parts
-    assert [int(part.length.max()) for part in cache.parts] == [0, 54, 36, 0, 0]
+    assert [int(part.length.max()) for part in cache.parts] == [0, 180, 120, 0, 0]
     # keys 4 bits a number; values as many, and a step and a minimum of two bytes; a position
     assert high.slot_nbytes == 8 + (8 + 4) + 2 and low.slot_nbytes == 4 + (4 + 4) + 2
     assert sum(x.nbytes for x in jax.tree.leaves((high.fitted, low.fitted))) == 2 * 6 * 16 * 3 * 2
