@@ -14,8 +14,9 @@ from experiments import lm_eval_table, traces
 from experiments.console import complain
 from experiments.markdown_table import escaped, table
 from experiments.policies import parse_budget, parse_policy, split_specs
-from experiments.row_checks import result, trace
+from experiments.row_checks import cell, result, trace
 from experiments.rows import RowFile, read
+from experiments.study.cell import study
 from tests.experiments.conftest import row
 
 ROOT = Path(__file__).parents[2]
@@ -175,9 +176,9 @@ def test_traces_that_are_none(name, value):
 
 
 def test_committed_results_are_results():
+    others = {"peer_scores.jsonl": cell, "study.jsonl": study}
     for path in (ROOT / "experiments" / "results").rglob("*.jsonl"):
-        if path.name != "peer_scores.jsonl":
-            read(path, trace if ".traces." in path.name else result)
+        assert read(path, others.get(path.name, trace if ".traces." in path.name else result)), path
 
 
 def test_a_task_has_scores_or_nats_but_not_both(cli, tmp_path):
