@@ -83,7 +83,7 @@ def watched_of(case):
     operands = operands_of(case)
     heads = tuple(reversed(range(operands[0].shape[1])))
     static = dict(heads=heads, cap=cap_of(case), window=window)
-    return triton.__name__, "watched", [*operands, operands[5][:, heads] * 2 // 3], static
+    return triton.__name__, "attention_with_weights", [*operands, operands[5][:, heads] * 2 // 3], static
 
 
 def cap_of(case):

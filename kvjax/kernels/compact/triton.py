@@ -64,8 +64,8 @@ def move_regions(source, old, new, length, *, slots: int, config: Config = Confi
 
 
 def _bare(x) -> bool:
-    """Whether slots have no numbers: there is nothing to move."""
-    return x.ndim > 1 and x.shape[-1] == 0
+    """Whether slots [s, 0], or rows [b, h, n, 0], have no numbers: there is nothing to move."""
+    return x.ndim in (2, 4) and x.shape[-1] == 0
 
 
 def _firsts(rows):

@@ -10,7 +10,7 @@ from .packed import Packed
 
 #: Implementations that run anywhere, by name; each module defines `attention`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("packed attention", IMPLEMENTATIONS, {"native": "cpu"}, __package__)
+_OPERATION = Operation("packed attention", IMPLEMENTATIONS, {"triton": "cuda", "native": "cpu"}, __package__)
 
 
 def packed_attention(
@@ -33,11 +33,12 @@ def packed_attention(
     Args:
         q: queries, rotated, g per KV head.   k, v: codes, exact rows and where they end; values by slot.
         pos, start, length, q_pos, bias, window: as in `ragged_attention`; regions begin at whole pages.
-        impl: a key of IMPLEMENTATIONS or "native" (CPU), which never writes a key or value down: it folds steps and minima into
-            queries, weights and sums, q · (s code + m) = (q s) · code + q · m; None chooses by platform.
+        impl: a key of IMPLEMENTATIONS, "native" (CPU) or "triton" (NVIDIA GPU); None chooses by platform. The last two never write
+            a key or value down. "native" folds steps and minima into queries, weights and sums,
+            q · (s code + m) = (q s) · code + q · m; "triton" restores a tile in registers, and rounds it to q's dtype.
 
     Returns:
-        The output in the dtype of q and the log of the softmax denominator; 0 and -inf where nothing is seen. All of it in float32.
+        The output in the dtype of q and the log of the softmax denominator; 0 and -inf where nothing is seen. Sums are in float32.
 
     Raises:
         ValueError: shapes that do not fit, values by page, an implementation that is unknown or cannot run here.
