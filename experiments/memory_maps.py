@@ -5,8 +5,8 @@ from pathlib import Path
 
 import jax
 
-#: Maps after which programs are forgotten; a program of thirty layers takes a few hundred, ten methods at two sizes thousands.
-MOST = 40_000
+#: Maps after which programs are forgotten, before a cell: one of thirty layers adds up to three thousand, ten methods ten times that.
+MOST = 56_000
 
 
 def held() -> int:

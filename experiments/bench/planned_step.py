@@ -57,5 +57,10 @@ def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -
         cache_, x = run_tokens(spec, params, jax.tree.unflatten(cache.structure, leaves), one[:, None], one)
         return jax.tree.leaves(cache_), x
 
-    lowered = jax.jit(step, donate_argnums=2).lower(params, policies, [x for _, x in cache.leaves])
+    lowered = jax.jit(step, donate_argnums=2).lower(params, policies, [_stored(x) if name == "pos" else x for name, x in cache.leaves])
     return lowered.compile().memory_analysis().temp_size_in_bytes
+
+
+def _stored(pos: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """Positions as one number a slot; temporaries are the same, and XLA writes out a constant of shape [s, 0] row by row."""
+    return jax.ShapeDtypeStruct(pos.shape[:1], pos.dtype)

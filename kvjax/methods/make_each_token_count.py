@@ -1,7 +1,7 @@
 """DBTrimKV: a trained gate tells how fast each token decays, and all heads of all layers share one budget.
 
 *Make Each Token Count: Towards Improving Long-Context Performance with KV Cache Eviction*, arXiv 2605.09649.
-Stages: score Retention(DeepRetentionGate) · allocate AcrossModel · select TopK(recent) · every `buffer` tokens, heads trade slots.
+Stages: score Retention(DeepRetentionGate) · allocate AcrossModel · select TopK(sinks, recent) · every `buffer` tokens, heads trade slots.
 Gates are learned by `kvjax train make_each_token_count` (`kvjax.train.learners.MakeEachTokenCount`) and kept as an artefact.
 Differs: a head keeps one slot at least; a prompt longer than the budget is cut to it at once, so that the model is full again after
 `buffer` tokens; between two evictions a head takes no more than 64 slots above what it had. The floor of slots a head, the pooling
@@ -39,7 +39,7 @@ REQUIRES = ("training",)
 
 def make_each_token_count(
     gate: PyTree | None = None, budget: int | float = 512, buffer: int = 32, recent: int = 0, origin: str = "",
-    *, artefact: ArtefactLike | None = None,
+    *, sinks: int = 0, artefact: ArtefactLike | None = None,
 ) -> Policy:  # fmt: skip
     """Keep the tokens of which most is left in the whole model, after the prompt and every `buffer` tokens.
 
@@ -47,6 +47,7 @@ def make_each_token_count(
         gate: weights of a `DeepRetentionGate`, each leaf [l, ...], in place of an artefact; "down" without that axis is shared.
         budget: mean slots of a KV head.   buffer: tokens between evictions.   recent: last tokens that always stay.
         origin: where given weights came from; made from them where none is given.
+        sinks: first tokens that always stay in every head, none in the paper.
         artefact: an Artefact, or the folder of one; of the model that will be prefilled.
     """
     if gate is None:
@@ -58,7 +59,7 @@ def make_each_token_count(
     return Policy(
         score=Retention(values),
         allocate=AcrossModel(),
-        select=TopK(recent=recent),
+        select=TopK(sinks=sinks, recent=recent),
         when=Every(buffer, reallocate=True),
         budget=budget,
     )
