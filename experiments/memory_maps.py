@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-#: Maps after which programs are forgotten, before a cell: one of thirty layers adds up to three thousand, ten methods ten times that.
+#: Maps after which programs are forgotten, before a cell: one of thirty layers adds up to three thousand.
 MOST = 56_000
 
 

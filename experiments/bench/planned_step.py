@@ -57,7 +57,8 @@ def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -
         cache_, x = run_tokens(spec, params, jax.tree.unflatten(cache.structure, leaves), one[:, None], one)
         return jax.tree.leaves(cache_), x
 
-    lowered = jax.jit(step, donate_argnums=2).lower(params, policies, [_stored(x) if name == "pos" else x for name, x in cache.leaves])
+    leaves = [_stored(x) if name == "pos" else x for name, x in cache.leaves]
+    lowered = jax.jit(step, donate_argnums=2).lower(params, policies, leaves)
     return lowered.compile().memory_analysis().temp_size_in_bytes
 
 

@@ -25,7 +25,7 @@ def pieces() -> int:
 
 def quantised(
     slots: int = 16384, heads: int = 8, d: int = 128, *, groups: Sequence[int] = (4,), group: int = 32, along: str = "token",
-    layers: int = LAYERS, rounds: int = 20, impl: str | None = None, done: Callable = lambda count: None,
+    layers: int = LAYERS, rounds: int = 20, dtype: str = "float32", impl: str | None = None, done: Callable = lambda count: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Time attention of one query a row over `heads` regions of `slots`.
 
@@ -33,6 +33,7 @@ def quantised(
         groups: query heads of a KV head, one after the other.
         group: numbers that share a step of 16 bits.   along: of keys, "token" (pages, KIVI) or "channel"; values: "channel".
         layers: in one program, each over slots of its own.   rounds: counted runs; medians are reported.
+        dtype: of the queries: on a GPU the products are in it.
         impl: of the attention over codes; None lets the library choose.
 
     Raises:
@@ -48,13 +49,13 @@ def quantised(
     pools |= {f"{bits} bits": _packed(slots, heads, d, layers, bits=bits, group=group, along=along) for bits in BITS}
     share = slots * heads / _rows(slots, heads) / layers  # without the slack at a pool's end
     sizes = {name: round(share * sum(x.nbytes for x in jax.tree.leaves(made))) for name, made in pools.items()}
-    cells = {f"{g} query heads a KV head": _measure(pools, slots, heads, d, g, layers, rounds, impl, done) for g in groups}
+    cells = {f"{g} query heads a KV head": _measure(pools, slots, heads, d, g, layers, rounds, dtype, impl, done) for g in groups}
     words = f"{heads} KV heads of {slots} slots, d = {d}, groups of {group} along {along}s, {layers} layers in a program"
-    return conditions("quantised", "float32", words) | {"memory": sizes, "cells": cells}
+    return conditions("quantised", dtype, words) | {"memory": sizes, "cells": cells}
 
 
-def _measure(pools, slots, heads, d, g, layers, rounds, impl, done) -> dict[str, Any]:
-    q = jax.random.normal(jax.random.key(g), (1, heads, g, 1, d))
+def _measure(pools, slots, heads, d, g, layers, rounds, dtype, impl, done) -> dict[str, Any]:
+    q = jax.random.normal(jax.random.key(g), (1, heads, g, 1, d), jnp.dtype(dtype))
     work = {name: _chained(name, made, q, slots, heads, layers, impl) for name, made in pools.items()}
     times = {name: summary(values)["median"] for name, values in interleaved(work, rounds, streak=STREAK, done=done).items()}
     errors = {f"{bits} bits": _error(pools[f"{bits} bits"][0], q, slots, heads, impl) for bits in BITS}
@@ -125,5 +126,6 @@ def _chained(name: str, made: list, q: jax.Array, slots: int, heads: int, layers
 
 def _error(made: tuple[Packed, Packed], q: jax.Array, slots: int, heads: int, impl: str | None) -> float:
     got, want = (packed_attention(q, *made, *_where(slots, heads), impl=name)[0] for name in (impl, "xla"))
+    got, want = (np.asarray(x, np.float64) for x in (got, want))
     scale = np.maximum(np.abs(want).max(-1, keepdims=True), 1e-3)
-    return float(np.max(np.abs(np.asarray(got) - np.asarray(want)) / scale))
+    return float(np.max(np.abs(got - want) / scale))
