@@ -1,7 +1,8 @@
 """DBTrimKV: a trained gate tells how fast each token decays, and all heads of all layers share one budget.
 
 *Make Each Token Count: Towards Improving Long-Context Performance with KV Cache Eviction*, arXiv 2605.09649.
-Stages: score Retention(DeepRetentionGate) · allocate AcrossModel · select TopK(sinks, recent) · every `buffer` tokens, heads trade slots.
+Stages: score Retention(DeepRetentionGate) · allocate AcrossModel · select TopK(sinks, recent) · every `buffer` tokens, heads trade
+slots.
 Gates are learned by `kvjax train make_each_token_count` (`kvjax.train.learners.MakeEachTokenCount`) and kept as an artefact.
 Differs: a head keeps one slot at least; a prompt longer than the budget is cut to it at once, so that the model is full again after
 `buffer` tokens; between two evictions a head takes no more than 64 slots above what it had. The floor of slots a head, the pooling
