@@ -1,6 +1,7 @@
 """Compressed while reading is compressed afterwards, with one layer of dense keys and values alive at a time."""
 
 from importlib import import_module
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import kvjax
+import models
 from kvjax.allocate import Adaptive, AttentionVariance, PyramidRounded, WholeLayers
 from kvjax.encode import Cast, Rerotated, Slide, Stored
 from models import llama, random
@@ -133,12 +135,9 @@ def test_the_residual_stream_may_wait_on_the_host(monkeypatch, lm, name):
     assert max(alive) == 0
 
 
-@pytest.mark.slow
-def test_a_long_prompt_holds_one_layer_and_its_codes(monkeypatch):
-    """HCAttention at 8k: device bytes beside the weights, after every layer, are those of codes and one layer's keys and values."""
-    lm = random(llama.config(toy_config(max_position_embeddings=16384)))
-    policy, inner, held = policy_of("hcattention"), streaming.through, []
-    before = {id(x) for x in jax.live_arrays()}
+def held_while_streaming(monkeypatch, lm, ids, policy) -> tuple[kvjax.KVCache, int]:
+    """The streamed cache of a long prompt, and the most device bytes beside the weights after any layer."""
+    inner, held, before = streaming.through, [], {id(x) for x in jax.live_arrays()}
 
     def counted(*args):
         row = inner(*args)
@@ -147,9 +146,27 @@ def test_a_long_prompt_holds_one_layer_and_its_codes(monkeypatch):
         return row
 
     monkeypatch.setattr(streaming, "through", counted)
-    cache = kvjax.prefill(lm, ids_of(8000, 1), streaming=policy, chunk=1024, residual_on_host=True)
+    return kvjax.prefill(lm, ids, streaming=policy, chunk=1024, residual_on_host=True), max(held)
+
+
+@pytest.mark.slow
+def test_a_long_prompt_holds_one_layer_and_its_codes(monkeypatch):
+    """HCAttention at 8k: device bytes beside the weights, after every layer, are those of codes and one layer's keys and values."""
+    lm = random(llama.config(toy_config(max_position_embeddings=16384)))
+    cache, held = held_while_streaming(monkeypatch, lm, ids_of(8000, 1), policy_of("hcattention"))
     one_layer = 2 * 2 * 8192 * 16 * 4  # keys and values, heads, padded tokens, channels, bytes
-    assert max(held) <= 1.05 * (one_layer + cache.nbytes) and cache.host_nbytes > one_layer
+    assert held <= 1.05 * (one_layer + cache.nbytes) and cache.host_nbytes > one_layer
+
+
+@pytest.mark.slow
+def test_the_real_model_holds_one_layer_of_a_long_prompt(monkeypatch):
+    """SnapKV at 8k and a tenth: the two-step cache, whose thirty layers of keys and values were never there together."""
+    lm, policy = models.load("smollm2-135m", dtype="float32"), kvjax.methods.snapkv(budget=0.1)
+    ids = lm.encode("".join(file.read_text() for file in sorted(Path("docs").glob("*.md"))))[:8000]
+    cache, held = held_while_streaming(monkeypatch, lm, ids, policy)
+    one_layer, stream = 2 * 3 * 8192 * 64 * 4, 2 * 1024 * 576 * 4  # one chunk of the residual stream, as it goes in and comes out
+    assert len(ids) == 8000 and held <= 1.05 * (one_layer + stream + cache.nbytes)
+    assert_same(cache, kvjax.compress(kvjax.prefill(lm, ids, needs=policy, chunk=1024), policy), atol=2e-4)
 
 
 def test_layers_share_programs(lm):
