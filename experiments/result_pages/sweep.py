@@ -16,6 +16,9 @@ ROWS = ROOT / "experiments" / "results"
 RANKED = (
     ("compresskv", "snapkv"), ("d2o", "h2o"), ("heterocache", "snapkv"), ("snapkv", "h2o"), ("snapkv", "streaming_llm"),
     ("h2o", "streaming_llm"), ("expected_attention", "snapkv"), ("keydiff", "streaming_llm"),
+    ("gear", "gear:rank=0"), ("gear", "kivi"), ("kvquant:bits=2", "kvquant:bits=2,outliers=0"), ("kvquant:bits=3", "kivi:bits=3"),
+    ("turboquant:key_bits=3,value_bits=3", "kivi:bits=3"), ("turboquant:key_bits=3,value_bits=3", "kivi"), ("zipcache", "mikv"),
+    ("zipcache", "kivi"), ("asymkv", "kivi:bits=1"), ("coupled_quantization", "kivi:bits=1"), ("qjl", "kivi"),
 )  # fmt: skip
 
 
