@@ -17,8 +17,12 @@ def held() -> int:
         return 0
 
 
-def forget_programs() -> None:
-    """Drop compiled programs where their maps near the system's limit: they compile again, where the run would have aborted."""
-    if held() > MOST:
+def forget_programs(most: int | None = None) -> None:
+    """Drop compiled programs where their maps near the system's limit: they compile again, where the run would have aborted.
+
+    Args:
+        most: maps that may be held before what comes next; MOST by default.
+    """
+    if held() > (MOST if most is None else most):
         jax.clear_caches()
         gc.collect()

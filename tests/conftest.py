@@ -109,11 +109,15 @@ def pre(lm, prompt):
     return kvjax.prefill(lm, prompt, needs=everything())
 
 
+#: Memory maps that leave room for those of twenty tests.
+TWENTY_TESTS_FIT = 40_000
+
+
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
     """Every compiled program holds memory maps of the process, of which Linux grants 65,530: looked at when a module ends."""
     yield
-    memory_maps.forget_programs()
+    memory_maps.forget_programs(TWENTY_TESTS_FIT)
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +127,7 @@ def forget_too_many_programs(request):
     module = request.module
     module.tests_run = getattr(module, "tests_run", 0) + 1
     if module.tests_run % 20 == 0:
-        memory_maps.forget_programs()
+        memory_maps.forget_programs(TWENTY_TESTS_FIT)
 
 
 def policy_of(name: str, budget: int | float = 40) -> kvjax.Policy:
