@@ -33,6 +33,7 @@ from experiments import memory_maps  # noqa: E402
 from kvjax.cache.kv_cache import BY_ROW  # noqa: E402
 from kvjax.kernels.native import missing  # noqa: E402
 from models import llama  # noqa: E402
+from tests import long_tests  # noqa: E402
 from tests.method_cases import case  # noqa: E402
 
 gc.freeze()  # a million objects that imports have left stay: the collector need not look through them again and again
@@ -50,9 +51,18 @@ LONGEST = (
 )  # fmt: skip
 
 
+LONG = long_tests.names()
+
+
 def pytest_configure(config):
     """Workers take whole files in the order below; by default pytest-xdist hands out those of few tests last, however long."""
     config.option.loadscopereorder = False
+
+
+def pytest_itemcollected(item):
+    """Tests that take long are slow ones (`tests/long_tests.py`)."""
+    if item.nodeid in LONG:
+        item.add_marker("slow")
 
 
 @pytest.hookimpl(trylast=True)  # of the tests that are selected

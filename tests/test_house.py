@@ -5,6 +5,8 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
+from tests import long_tests
+
 ROOT = Path(__file__).parents[1] / "kvjax"
 FILES = sorted(ROOT.rglob("*.py"))
 OUTSIDE_KERNELS = [path for path in FILES if "kernels" not in path.parts]
@@ -81,3 +83,10 @@ def test_signatures_name_their_types():
             hints += [node.returns] if isinstance(node, ast.FunctionDef) and node.returns else []
             bare += [(path.name, node.lineno) for hint in hints if isinstance(hint, ast.Name) and hint.id == "Any"]
     assert bare == []
+
+
+def test_long_tests_are_there():
+    names = long_tests.names()
+    assert [name for name in names if not long_tests.there(name)] == []
+    said = "12.30s call     tests/a/test_b.py::test_c[d e]\n9.1s setup    tests/a/test_b.py::test_f\n= slowest ="
+    assert long_tests.took(said) == {"tests/a/test_b.py::test_c[d e]": 12.3}

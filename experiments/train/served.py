@@ -33,6 +33,8 @@ from kvjax.train import Example
 
 #: First and last tokens that stay where a gate's own rule is put aside for a budget; the first as in `streaming_llm`.
 SINKS, RECENT = 4, 16
+#: What some methods are compared with beside what all are.
+BESIDE = {"kvzap": "kvzip", "less": "h2o", "lococo": "h2o"}
 
 
 def nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Sequence[int]], *, prompt: int) -> dict[str, list[float]]:
@@ -60,12 +62,14 @@ def answer_nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[E
 def rivals(artefact: Artefact, lm: Any, budget: int, seed: int, sinks: int = 0) -> dict[str, kvjax.Policy]:
     """The policy of an artefact, that of the weights it began with, and what needs no learning at `budget` slots.
 
-    All are beside `streaming_llm` and `snapkv`; KVzap beside KVzip, which it is taught by; heads that are told apart beside as many
-    drawn at random, and beside those of CompressKV's highest scores where its artefact is built in.
+    All are beside `streaming_llm` and `snapkv`; KVzap beside KVzip, which it is taught by; LESS and LoCoCo beside H2O, whose cache
+    they add to; heads that are told apart beside as many drawn at random, and beside those of CompressKV's highest scores where its
+    artefact is built in.
     """
     methods, settings = kvjax.methods, artefact.settings
     plain = {name: getattr(methods, name)(budget=budget) for name in ("streaming_llm", "snapkv")}
-    plain |= {"kvzip": methods.kvzip(budget=budget)} if artefact.method == "kvzap" else {}
+    beside = BESIDE.get(artefact.method)
+    plain |= {beside: getattr(methods, beside)(budget=budget)} if beside else {}
     plain = {"full": methods.full(), **plain}
     if artefact.method == "dmc":
         raise ValueError("dmc changes the model itself: compare it with the retrofitted model (kvjax.artefacts.retrofitted)")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvjax
-from experiments.train import kvzap, locret, retrieval_heads, served
+from experiments.train import kvzap, less, locret, retrieval_heads, served
 from experiments.train.retrieval_heads import agreement, as_many, scores_for, scores_of
 from kvjax.artefacts.artefact import Artefact, model_facts, save
 from kvjax.artefacts.weights import tables_of
@@ -69,6 +69,13 @@ def test_the_last_tokens_alone_do_not_fill_a_head(talker):
     assert roomy["learned"].select.recent == 100
     pinned = served.at_budget(roomy["learned"], 128, sinks=4)
     assert (pinned.select.sinks, pinned.select.recent) == (4, 100)
+
+
+def test_what_is_added_to_a_cache_is_beside_that_cache(talker):
+    how = less.DEFAULTS | {"hidden": 8}
+    tables = tables_of(untrained(talker, less.learner(how, 24)))
+    found = served.rivals(made(talker, "less", tables, how | {"budget": 24}), talker, 24, 0)
+    assert found["h2o"] == kvjax.methods.h2o(budget=24) and found["learned"].merge != found["h2o"].merge
 
 
 def test_what_is_beside_heads_that_keep_all_has_as_many_slots():
