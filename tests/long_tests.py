@@ -34,7 +34,7 @@ def there(name: str) -> bool:
 
 def main(log: str, seconds: str) -> None:
     """Write the file anew."""
-    long = {name for name, took_ in took(Path(log).read_text()).items() if took_ >= float(seconds)}
+    long = {name for name, time in took(Path(log).read_text()).items() if time >= float(seconds)}
     FILE.write_text("".join(f"{name}\n" for name in sorted({name for name in names() if there(name)} | long)))
 
 

@@ -7,7 +7,19 @@ of ragged attention.
 import triton
 import triton.language as tl
 
-from kvjax.kernels.ragged_attention.split import LOG2E, LOW, in_window, pick, plan, rows_of
+from kvjax.kernels.ragged_attention.split import LOG2E, LOW, in_window, keep, pick, plan, rows_of, weigh
+
+
+@triton.jit
+def restore(words, scale, low, word, group, mask, AXIS: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, D2: tl.constexpr):
+    """Numbers [BLOCK, D2] of the words at `word`, whose codes go along AXIS (1 tokens, 2 channels), steps and minima at `group`."""
+    code = tl.load(words + word, mask=mask, other=0)
+    step = tl.load(scale + group, mask=mask, other=0).to(tl.float32)
+    least = tl.load(low + group, mask=mask, other=0).to(tl.float32)
+    shift = tl.expand_dims(tl.expand_dims((BITS * tl.arange(0, 32 // BITS)).to(tl.uint32), 0), 3 - AXIS)
+    code = (tl.expand_dims(code, AXIS) >> shift) & ((1 << BITS) - 1)
+    numbers = tl.expand_dims(step, AXIS) * code.to(tl.float32) + tl.expand_dims(least, AXIS)
+    return tl.reshape(numbers, [BLOCK, D2])
 
 
 @triton.jit
@@ -17,17 +29,10 @@ def by_page(
 ):  # fmt: skip
     """Numbers [BLOCK, D2] of the slots from index `first` of a region on, codes along tokens; `n` slots in the region."""
     EACH: tl.constexpr = 32 // BITS
-    index = first + EACH * tl.arange(0, BLOCK // EACH)
-    channel = tl.arange(0, D2)[None, :]
+    index, channel = first + EACH * tl.arange(0, BLOCK // EACH), tl.arange(0, D2)[None, :]
     mask = (index < n)[:, None] & (channel < D)
     slot = (start + index).to(tl.int64)[:, None]
-    word = tl.load(words + slot // EACH * D + channel, mask=mask, other=0)
-    step = tl.load(scale + slot // PAGE * D + channel, mask=mask, other=0).to(tl.float32)
-    least = tl.load(low + slot // PAGE * D + channel, mask=mask, other=0).to(tl.float32)
-    shift = (BITS * tl.arange(0, EACH)).to(tl.uint32)
-    code = (word[:, None, :] >> shift[None, :, None]) & ((1 << BITS) - 1)
-    numbers = step[:, None, :] * code.to(tl.float32) + least[:, None, :]
-    return tl.reshape(numbers, [BLOCK, D2])
+    return restore(words, scale, low, slot // EACH * D + channel, slot // PAGE * D + channel, mask, 1, BITS, BLOCK, D2)
 
 
 @triton.jit
@@ -37,18 +42,11 @@ def by_slot(
 ):  # fmt: skip
     """The same where codes go along channels, GROUP of them to a step."""
     EACH: tl.constexpr = 32 // BITS
-    index = first + tl.arange(0, BLOCK)
-    at = tl.arange(0, D2 // EACH)[None, :]
+    index, at = first + tl.arange(0, BLOCK), tl.arange(0, D2 // EACH)[None, :]
     mask = (index < n)[:, None] & (at * EACH < D)
     slot = (start + index).to(tl.int64)[:, None]
-    word = tl.load(words + slot * (D // EACH) + at, mask=mask, other=0)
     group = slot * (D // GROUP) + at * EACH // GROUP
-    step = tl.load(scale + group, mask=mask, other=0).to(tl.float32)
-    least = tl.load(low + group, mask=mask, other=0).to(tl.float32)
-    shift = (BITS * tl.arange(0, EACH)).to(tl.uint32)
-    code = (word[:, :, None] >> shift[None, None, :]) & ((1 << BITS) - 1)
-    numbers = step[:, :, None] * code.to(tl.float32) + least[:, :, None]
-    return tl.reshape(numbers, [BLOCK, D2])
+    return restore(words, scale, low, slot * (D // EACH) + at, group, mask, 2, BITS, BLOCK, D2)
 
 
 @triton.jit
@@ -104,15 +102,9 @@ def attend(
         if BIASED:
             scores += tl.load(bias + begin + index, mask=seen, other=0.0)[None, :] * LOG2E
         scores = tl.where(seen[None, :], scores, float("-inf"))
-        new = tl.maximum(m, tl.max(scores, 1))
-        weights = tl.exp2(scores - new[:, None])
-        decay = tl.exp2(m - new)
+        weights, decay, m = weigh(scores, m)
         values = by_slot(v_words, v_scale, v_low, first, begin, n, D, D2, V_BITS, V_GROUP, BLOCK)
         values = exact(values, v_tail, v_exact, at, index, there, D, D2, V_ROWS, V_SINKS).to(rows.dtype)
         o = o * decay[:, None] + tl.dot(weights.to(rows.dtype), values, input_precision=PRECISION)
         s = s * decay + tl.sum(weights, 1)
-        m = new
-    row, channel = tl.arange(0, 16), tl.arange(0, D2)[None, :]
-    tl.store(high + item * G + row, m, mask=row < G)
-    tl.store(total + item * G + row, s, mask=row < G)
-    tl.store(out + (item * G + row)[:, None] * D + channel, o, mask=(row < G)[:, None] & (channel < D))
+    keep(out, high, total, item, o, m, s, G, D, D2)

@@ -8,12 +8,10 @@ import math
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import jax_triton as jt
 import triton
 
-from kvjax.kernels.ragged_attention import split
-from kvjax.kernels.ragged_attention.triton import positions
+from kvjax.kernels.ragged_attention.triton import combined, positions, sharing
 
 from . import restored
 from .packed import Packed
@@ -69,28 +67,19 @@ def _refuses_codes(side: Packed, d: int) -> str | None:
 @partial(jax.jit, static_argnames=("window", "config"))
 def attention(q, k: Packed, v: Packed, pos, start, length, q_pos, bias=None, *, window: int | None, config: Config = Config()):
     """See `api.packed_attention`."""
-    b, h, g, _, d = q.shape
-    lists, items = b * h, config.programs + b * h
+    h, d = q.shape[1], q.shape[-1]
     ordered, pos = positions(pos, start)
-
-    def float32(*shape):
-        return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-    shared = dict(R=lists, R2=triton.next_power_of_2(lists), G=g, D=d, BLOCK=config.block, PROGRAMS=config.programs)
+    parts, shared = sharing(q, config.block, config)
     how = dict(H=h, D2=triton.next_power_of_2(d), WINDOW=window or 0, SCALE=1 / math.sqrt(d), BIASED=bias is not None)
     how |= dict(PRECISION="tf32x3" if str(q.dtype) == "float32" else "tf32", ORDERED=ordered)
     how |= dict(K_BITS=k.bits, K_PAGE=k.page, K_GROUP=k.group, K_ROWS=k.tail.shape[2], K_SINKS=k.sinks)
     how |= dict(V_BITS=v.bits, V_GROUP=v.group, V_ROWS=v.tail.shape[2], V_SINKS=v.sinks)
     operands = *_operands(k), *_operands(v), pos, start, length, q_pos, start if bias is None else bias
-    parts = jt.triton_call(
-        q, *operands, kernel=restored.attend, grid=(items,), num_stages=config.stages, num_warps=config.warps,
-        out_shape=(float32(items, g, d), float32(items, g), float32(items, g)), **how, **shared,
+    found = jt.triton_call(
+        q, *operands, kernel=restored.attend, grid=parts[0].shape[:1], num_stages=config.stages, num_warps=config.warps,
+        out_shape=parts, **how, **shared,
     )  # fmt: skip
-    shared |= dict(ITEMS=config.items, WIDTH=config.width)
-    return jt.triton_call(
-        *parts, length, kernel=split.combine, grid=(lists, g, triton.cdiv(d, config.width)),
-        out_shape=(jax.ShapeDtypeStruct(q.shape, q.dtype), float32(*q.shape[:-1])), **shared,
-    )  # fmt: skip
+    return combined(found, q, length, shared, config)
 
 
 def _operands(side: Packed) -> tuple:

@@ -60,6 +60,24 @@ def in_window(pos, slot, index, there, now, WINDOW: tl.constexpr, ORDERED: tl.co
 
 
 @triton.jit
+def weigh(scores, m):
+    """(weights, how what was summed before fades, maximum) of an online softmax with a block of `scores` more."""
+    new = tl.maximum(m, tl.max(scores, 1))
+    weights = tl.exp2(scores - new[:, None])
+    decay = tl.exp2(m - new)
+    return weights, decay, new
+
+
+@triton.jit
+def keep(out, high, total, item, o, m, s, G: tl.constexpr, D: tl.constexpr, D2: tl.constexpr):
+    """An item's online softmax in its place, for `combine`."""
+    row, channel = tl.arange(0, 16), tl.arange(0, D2)[None, :]
+    tl.store(high + item * G + row, m, mask=row < G)
+    tl.store(total + item * G + row, s, mask=row < G)
+    tl.store(out + (item * G + row)[:, None] * D + channel, o, mask=(row < G)[:, None] & (channel < D))
+
+
+@triton.jit
 def attend(
     q, k, v, pos, where, length, q_pos, bias, out, high, total,
     R: tl.constexpr, R2: tl.constexpr, H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, LISTED: tl.constexpr,
@@ -94,17 +112,11 @@ def attend(
         if BIASED:
             scores += tl.load(bias + slot, mask=seen, other=0.0)[None, :] * LOG2E
         scores = tl.where(seen[None, :], scores, float("-inf"))
-        new = tl.maximum(m, tl.max(scores, 1))
-        weights = tl.exp2(scores - new[:, None])
-        decay = tl.exp2(m - new)
+        weights, decay, m = weigh(scores, m)
         values = load(v, slot, seen, D, D2).to(rows.dtype)
         o = o * decay[:, None] + tl.dot(weights.to(rows.dtype), values, input_precision=PRECISION)
         s = s * decay + tl.sum(weights, 1)
-        m = new
-    row, channel = tl.arange(0, 16), tl.arange(0, D2)[None, :]
-    tl.store(high + item * G + row, m, mask=row < G)
-    tl.store(total + item * G + row, s, mask=row < G)
-    tl.store(out + (item * G + row)[:, None] * D + channel, o, mask=(row < G)[:, None] & (channel < D))
+    keep(out, high, total, item, o, m, s, G, D, D2)
 
 
 @triton.jit

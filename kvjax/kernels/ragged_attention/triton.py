@@ -65,24 +65,34 @@ def attention(q, k, v, pos, start, length, q_pos, bias=None, *, window: int | No
 
 def split_attention(q, k, v, pos, where, length, q_pos, bias, *, window, listed: int, config: Config):
     """(out, lse) over regions that start at `where` [b h], or over `listed` slots `where` [b h listed]."""
-    b, h, g, _, d = q.shape
-    lists, items, how = b * h, config.programs + b * h, _products(q, k, window, config)
+    how = _products(q, k, window, config)
     how, bias = _biased(how, bias, q)
     ordered, pos = positions(pos, where)
-
-    def float32(*shape):
-        return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-    shared = dict(R=lists, R2=triton.next_power_of_2(lists), PROGRAMS=config.programs)
-    parts = jt.triton_call(
-        q, k, v, pos, where, length, q_pos, bias, kernel=split.attend, grid=(items,), num_stages=config.stages, LISTED=listed,
-        out_shape=(float32(items, g, d), float32(items, g), float32(items, g)), ORDERED=ordered, **how, **shared,
+    parts, shared = sharing(q, how["BLOCK"], config)
+    how |= shared
+    found = jt.triton_call(
+        q, k, v, pos, where, length, q_pos, bias, kernel=split.attend, grid=parts[0].shape[:1], num_stages=config.stages,
+        LISTED=listed, out_shape=parts, ORDERED=ordered, **how,
     )  # fmt: skip
-    shared |= {name: how[name] for name in ("G", "D", "BLOCK")} | dict(ITEMS=config.items, WIDTH=config.width)
+    return combined(found, q, length, shared, config)
+
+
+def sharing(q, block: int, config) -> tuple[tuple, dict]:
+    """(shapes of what the items of `config.programs` programs leave, constants by which all kernels share out the lists)."""
+    b, h, g, _, d = q.shape
+    lists = b * h
+    items = config.programs + lists
+    shapes = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((items, g, d), (items, g), (items, g)))
+    return shapes, dict(R=lists, R2=triton.next_power_of_2(lists), G=g, D=d, BLOCK=block, PROGRAMS=config.programs)
+
+
+def combined(parts, q, length, shared: dict, config):
+    """(out, lse) from the items of all lists."""
+    shapes = jax.ShapeDtypeStruct(q.shape, q.dtype), jax.ShapeDtypeStruct(q.shape[:-1], jnp.float32)
+    grid = (shared["R"], shared["G"], triton.cdiv(shared["D"], config.width))
     return jt.triton_call(
-        *parts, length, kernel=split.combine, grid=(lists, g, triton.cdiv(d, config.width)),
-        out_shape=(jax.ShapeDtypeStruct(q.shape, q.dtype), float32(*q.shape[:-1])), **shared,
-    )  # fmt: skip
+        *parts, length, kernel=split.combine, grid=grid, out_shape=shapes, ITEMS=config.items, WIDTH=config.width, **shared
+    )
 
 
 @partial(jax.jit, static_argnames=("cap", "window", "config"))
