@@ -3,7 +3,7 @@
 A task's rows bring what only it sees (`Spent`); `of_row` makes the figures of a result row of it and of the cell's own facts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,11 @@ class Spent:
     seconds: float
 
 
-def spent(out: kvjax.Decoded, fed: int, seconds: float) -> list[Spent]:
-    """What each row of a decoding took; `seconds` of feeding the batch are shared by its rows."""
-    held, rows = out.cache.lengths.mean((0, 2)), len(out.lengths)
-    return [Spent(fed, int(count), float(held[row]), seconds / rows) for row, count in enumerate(out.lengths)]
+def spent(out: kvjax.Decoded, fed: Sequence[int], seconds: float) -> list[Spent]:
+    """What each row of a decoding took, that many tokens fed; `seconds` of feeding the batch are shared by its rows."""
+    held, rows = out.cache.lengths.mean((0, 2)), len(fed)
+    counts = enumerate(zip(fed, out.lengths, strict=True))
+    return [Spent(told, int(count), float(held[row]), seconds / rows) for row, (told, count) in counts]
 
 
 def of_row(lm: Any, facts: Mapping[str, Any], row: Spent) -> dict[str, float]:

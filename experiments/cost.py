@@ -40,28 +40,31 @@ def estimate(lm: Any, plan: Plan, haystack: Sequence[int], rows: RowFile | Found
     prefilled. Attention, compression and compilation come on top: a floor, within twice the truth for contexts of a few thousand.
     Prompts of a task and length are taken to be as long as the first.
     """
-    total, firsts = Cost(), {}
-    for prompt in plan.prompt_keys():
-        cells = plan.missing(rows, prompt)
-        total = _plus(total, found=len(plan.cells) - len(cells))
-        if cells:
-            _, seed, length, task, mode = prompt
-            if (task.NAME, mode, length) not in firsts:
-                firsts[task.NAME, mode, length] = make(lm, (0, seed, length, task, mode), haystack)
-            first = firsts[task.NAME, mode, length]
-            total = _prompt(lm, total, first, [len(group) for group in batches(cells, task.rows_at_once(lm, first))])
+    total, firsts, cells = Cost(), {}, plan.cells
+    for work in plan.works(rows, traced=False):
+        task, mode = plan.tasks[work.task]
+        if (work.task, work.length) not in firsts:
+            firsts[work.task, work.length] = make(lm, (0, work.seed, work.length, task, mode), haystack)
+        first = firsts[work.task, work.length]
+        most = task.rows_at_once(lm, first)
+        for at in range(0, len(work.indices), most):
+            prompts = len(work.indices[at : at + most])
+            groups = batches([cells[i] for i in work.cells], max(1, most // prompts))
+            total = _together(lm, total, first, prompts, [prompts * len(group) for group in groups])
+    total = _plus(total, found=plan.total - total.rows)
     parameters = sum(x.size for x in jax.tree.leaves(lm.params))
     flops, bandwidth = rates(lm)
     read = parameters * lm.params["embed"]["weight"].dtype.itemsize
     return _plus(total, seconds=2 * parameters * total.prefill_tokens / flops + total.steps * read / bandwidth)
 
 
-def _prompt(lm: Any, cost: Cost, example: Any, groups: list[int]) -> Cost:
+def _together(lm: Any, cost: Cost, example: Any, prompts: int, groups: list[int]) -> Cost:
+    """With so many prompts more, whose cells are decoded in batches of these sizes."""
     return Cost(
-        prompts=cost.prompts + 1,
+        prompts=cost.prompts + prompts,
         rows=cost.rows + sum(groups),
         found=cost.found,
-        prefill_tokens=cost.prefill_tokens + len(example.compressed),
+        prefill_tokens=cost.prefill_tokens + prompts * len(example.compressed),
         steps=cost.steps + len(groups) * max(1, example.new_tokens),
         row_steps=cost.row_steps + sum(groups) * max(1, example.new_tokens),
         largest_bytes=max(cost.largest_bytes, max(groups) * row_nbytes(lm, example)),

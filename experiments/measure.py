@@ -1,4 +1,4 @@
-"""One prompt under many policies: a prefill, a compression a cell, and decoding in batches of cells that decode alike."""
+"""Prompts under many policies: a prefill each, a compression a cell, and decoding in batches of cells that decode alike."""
 
 import resource
 import time
@@ -15,26 +15,40 @@ from experiments.full_cache import full_nbytes
 from experiments.memory_maps import forget_programs
 from experiments.policies import Named
 from experiments.prefills import Afresh
-from experiments.tasks.example import Example
+from experiments.tasks.example import Example, Read
 from kvjax.cache.mesh import mesh_of
 
 
 def measure(
-    lm: Any, task: Any, example: Example, cells: Sequence[Named], *, needs: Any, prefills: Any = Afresh(), trace: bool = False
-) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-    """(row, trace) for each cell of one prompt; without `trace` the second is None.
+    lm: Any, task: Any, examples: Sequence[Example], cells: Sequence[Named], *, needs: Any, prefills: Any = Afresh(),
+    trace: bool = False,
+) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:  # fmt: skip
+    """(row, trace) for each cell of each prompt; the second is None but for prompt 0 with `trace`.
 
-    Cells whose policies read a prompt alike share one prefill, which records the `needs` of all such policies.
+    Cells whose policies read a prompt alike share one prefill, which records the `needs` of all such policies. Prompts of one
+    task that are decoded alike are rows of one batch, as many as it has room for.
     """
     for attention in dict.fromkeys(cell.policy.attention for cell in cells):
         mine = [cell for cell in cells if cell.policy.attention == attention]
         wanted = needs if isinstance(needs, set | frozenset) else [policy for policy in needs if policy.attention == attention]
-        began = time.perf_counter()
-        pre = jax.block_until_ready(prefills.of(lm, example.compressed, wanted, attention))
-        common = {"seconds_prefill": time.perf_counter() - began}
-        for group in batches(mine, task.rows_at_once(lm, example)):
-            for cell, (row, seen) in zip(group, _answer(lm, task, pre, example, group=group, trace=trace), strict=True):
-                yield _describe(example, cell) | common | with_prefill(row, common["seconds_prefill"]), seen
+        most = task.rows_at_once(lm, examples[0])
+        for some in decoded_together(examples, task, most):
+            reads = [_read(lm, example, prefills, needs=wanted, attention=attention) for example in some]
+            for group in batches(mine, max(1, most // len(reads))):
+                yield from _answered(lm, task, reads, group=group, trace=trace)
+
+
+def decoded_together(examples: Sequence[Example], task: Any, most: int) -> Iterator[list[Example]]:
+    """Prompts that are decoded alike, at most so many at a time."""
+    for _, found in groupby(sorted(examples, key=lambda example: repr(task.alike(example))), key=task.alike):
+        alike = list(found)
+        yield from (alike[i : i + most] for i in range(0, len(alike), most))
+
+
+def _read(lm: Any, example: Example, prefills: Any, *, needs: Any, attention: Any) -> Read:
+    began = time.perf_counter()
+    pre = jax.block_until_ready(prefills.of(lm, example.compressed, needs, attention))
+    return Read(example, pre, seconds=time.perf_counter() - began)
 
 
 def with_prefill(row: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -59,25 +73,39 @@ def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
         yield from (group[i : i + step] for i in range(0, len(group), step))
 
 
-def _answer(lm: Any, task: Any, pre: Any, example: Example, *, group: list[Named], trace: bool) -> Iterator[tuple]:
-    caches, facts, seen, scored = [], [], [], None
+def _answered(lm: Any, task: Any, reads: Sequence[Read], *, group: list[Named], trace: bool) -> Iterator[tuple]:
+    """(row, trace) of each cell of a group for each prompt, all of them decoded as one batch."""
+    pairs, caches, facts, seen = [], [], [], []
+    for read in reads:
+        for cell, cache, fact in _compressed(lm, read, group):
+            pairs.append((read, cell))
+            caches.append(cache)
+            facts.append(fact)
+            seen.append(traces.of_cache(cache, read.pre.lengths[0]) if trace and read.example.index == 0 else None)
+    batch = over_devices(lm, kvjax.stack(caches) if len(caches) > 1 else caches[0])
+    began = time.perf_counter()
+    found = task.measure(lm, batch, group[0].policy, [read for read, _ in pairs])
+    seconds = (time.perf_counter() - began) / len(pairs)
+    for (read, cell), fact, one, shown in zip(pairs, facts, found, seen, strict=True):
+        drift = {"drift": one.pop("drift")} if "drift" in one else {}
+        cost = of_row(lm, fact, one.pop("spent")) if "spent" in one else {}
+        spent = {"seconds_per_token": seconds / read.example.room, "rows": len(pairs), "peak_bytes": peak_bytes()}
+        row = with_prefill(fact | one | cost, read.seconds) | spent
+        common = _describe(read.example, cell) | {"seconds_prefill": read.seconds}
+        yield common | row, None if shown is None else shown | drift
+
+
+def _compressed(lm: Any, read: Read, group: list[Named]) -> Iterator[tuple[Named, Any, dict[str, Any]]]:
+    """(cell, cache, what is known of it) of a prompt; cells of one scorer follow each other, and the first pays for it."""
+    scored = None
     for cell in group:
         forget_programs()
         began = time.perf_counter()
-        if scored is None or not scored.serves(pre, cell.policy):  # cells of one scorer follow each other; the first pays for it
-            scored = kvjax.score_prompt(pre, cell.policy)
-        cache = jax.block_until_ready(kvjax.compress(pre, cell.policy, scores=scored))
-        facts.append({"seconds_compress": time.perf_counter() - began} | _bytes(lm, pre, cache) | {"table_bytes": cell.table_bytes})
-        seen.append(traces.of_cache(cache, pre.lengths[0]) if trace else None)
-        caches.append(cache)
-    batch = over_devices(lm, kvjax.stack(caches) if len(caches) > 1 else caches[0])
-    began = time.perf_counter()
-    found = task.measure(lm, pre, batch, group[0].policy, example)
-    spent = {"seconds_per_token": (time.perf_counter() - began) / example.room / len(group), "rows": len(group)}
-    for fact, one, shown in zip(facts, found, seen, strict=True):
-        drift = {"drift": one.pop("drift")} if "drift" in one else {}
-        cost = of_row(lm, fact, one.pop("spent")) if "spent" in one else {}
-        yield fact | one | cost | spent | {"peak_bytes": peak_bytes()}, None if shown is None else shown | drift
+        if scored is None or not scored.serves(read.pre, cell.policy):
+            scored = kvjax.score_prompt(read.pre, cell.policy)
+        cache = jax.block_until_ready(kvjax.compress(read.pre, cell.policy, scores=scored))
+        spent = {"seconds_compress": time.perf_counter() - began}
+        yield cell, cache, spent | _bytes(lm, read.pre, cache) | {"table_bytes": cell.table_bytes}
 
 
 def over_devices(lm: Any, cache: kvjax.KVCache) -> kvjax.KVCache | kvjax.ShardedCache:

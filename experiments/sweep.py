@@ -4,7 +4,7 @@ Cells of a prompt whose policies decode alike become rows of one batch, so a swe
 decode once a cell. Rows go to the result file one by one; what is there already is not measured again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from experiments.policies import Named
 from experiments.prefills import Afresh
 from experiments.provenance import commit, machine, versions
 from experiments.rows import Found, RowFile
-from experiments.tasks.example import Example
+from experiments.tasks.example import Example, Read
 from experiments.tasks.text import Haystack
 
 #: Raised whenever the same seed would give other prompts than before.
@@ -31,7 +31,8 @@ class Task(Protocol):
     MODES: tuple[str, ...]
 
     def examples(self, lm: Any, length: int, count: int, seed: int, **how: Any) -> Iterator[Example]: ...
-    def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]: ...
+    def measure(self, lm: Any, cache: Any, policy: Any, reads: Sequence[Read]) -> list[dict[str, Any]]: ...
+    def alike(self, example: Example) -> Hashable: ...
     def rows_at_once(self, lm: Any, example: Example) -> int: ...
 
 
@@ -44,6 +45,7 @@ class Plan:
         lengths: context lengths in tokens.
         policies: the cells of every prompt; the full cache is added as the reference where it is missing.
         prompts, seeds: prompts 0 .. prompts - 1 of each seed.
+        together: prompts of a task whose cells are decoded as one batch; a sweep that is killed loses as many.
     """
 
     tasks: tuple[tuple[Task, str], ...]
@@ -51,6 +53,7 @@ class Plan:
     policies: tuple[Named, ...]
     prompts: int
     seeds: tuple[int, ...] = (0,)
+    together: int = 1
 
     @property
     def cells(self) -> tuple[Named, ...]:
@@ -76,13 +79,24 @@ class Plan:
         return [cell for cell in self.cells if _key(cell, prompt) not in rows]
 
     def works(self, rows: Found, *, traced: bool) -> Iterator[Work]:
-        """The prompts that `rows` lacks something of, in order; traces are those of prompt 0."""
-        cells = self.cells
-        for prompt in self.prompt_keys():
-            lacking = tuple(i for i, cell in enumerate(cells) if _key(cell, prompt) not in rows)
+        """The prompts that `rows` lacks something of, in order, `together` of them at a time; traces are those of prompt 0."""
+        for first in range(0, self.prompts, self.together):
+            indices = range(first, min(first + self.together, self.prompts))
+            for seed in self.seeds:
+                for length in self.lengths:
+                    for task, (asked, mode) in enumerate(self.tasks):
+                        several = [(index, seed, length, asked, mode) for index in indices]
+                        for cells, found in self._lacking(rows, several).items():
+                            yield Work(found, seed, length, task, cells, trace=traced and 0 in found)
+
+    def _lacking(self, rows: Found, prompts: Sequence[tuple[int, int, int, Task, str]]) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """Which cells `rows` lacks → the indices of the prompts that lack just these."""
+        found: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for prompt in prompts:
+            lacking = tuple(i for i, cell in enumerate(self.cells) if _key(cell, prompt) not in rows)
             if lacking:
-                index, seed, length, task, mode = prompt
-                yield Work(index, seed, length, self.tasks.index((task, mode)), lacking, trace=traced and index == 0)
+                found[lacking] = (*found.get(lacking, ()), prompt[0])
+        return found
 
 
 def _key(cell: Named, prompt: tuple[int, int, int, Task, str]) -> tuple:
@@ -133,15 +147,16 @@ def run(
 
 
 def measured(here: InProcess, work: Work) -> Iterator[tuple[dict[str, Any], Any]]:
-    """(row, trace) of each cell of one prompt, the row with all that repeats it; without `work.trace` the second is None."""
+    """(row, trace) of each cell of a work's prompts, the row with all that repeats it; without `work.trace` the second is None."""
     (task, mode), cells = here.plan.tasks[work.task], here.plan.cells
-    example = make(here.lm, (work.index, work.seed, work.length, task, mode), here.ids)
-    if example.meta.get("data"):  # of the haystack `check` has seen all
-        leaks.refuse(cells, here.lm.decode([*example.compressed, *example.fed]), f"prompt {work.index} of {task.NAME}")
+    examples = [make(here.lm, (index, work.seed, work.length, task, mode), here.ids) for index in work.indices]
+    for example in examples:
+        if example.meta.get("data"):  # of the haystack `check` has seen all
+            leaks.refuse(cells, here.lm.decode([*example.compressed, *example.fed]), f"prompt {example.index} of {task.NAME}")
     common = identity(here.lm, here.text) | origin(here.text) | {"seed": work.seed}
     behind = {(cell.policy.in_full(), cell.budget): _behind(cell) for cell in cells}
     how = dict(needs=[cell.policy for cell in cells], prefills=here.prefills, trace=work.trace)
-    for row, trace in measure(here.lm, task, example, [cells[i] for i in work.cells], **how):
+    for row, trace in measure(here.lm, task, examples, [cells[i] for i in work.cells], **how):
         yield common | row | behind[row["policy_repr"], row["budget"]], trace
 
 

@@ -93,7 +93,7 @@ def _answers(lm: Any, found: dict, example: Example) -> dict[str, Any]:
     needs = [kvjax.methods.full(), *(cell.policy for cell in todo)]
     pre = kvjax.prefill(lm, list(example.compressed), needs=needs)
     tokens, gaps = _full(lm, pre, example, NEW_TOKENS[found["task"]])
-    asked = measure(lm, Answering(prompts), example, todo, needs=needs, prefills=Given(pre))
+    asked = measure(lm, Answering(prompts), [example], todo, needs=needs, prefills=Given(pre))
     ours = {row["policy"]: row for row, _ in asked}
     return {
         "scores": {cell.name: ours[cell.name]["score"] for cell in todo},

@@ -51,7 +51,7 @@ def sweep(
 
 def _ours(lm: Any, task: Any, example: Any, cells: Sequence[Named], *, done: Callable) -> float:
     began = time.perf_counter()
-    for _ in measure(lm, task, example, cells, needs=[x.policy for x in cells]):
+    for _ in measure(lm, task, [example], cells, needs=[x.policy for x in cells]):
         done(1)
     return time.perf_counter() - began
 

@@ -10,7 +10,7 @@ import typer
 
 import kvjax
 from experiments import sweep as engine
-from experiments.commands.sweep_options import Budgets, DryRun, Lengths, Prefills, Prompts, Question, Seeds, Tasks
+from experiments.commands.sweep_options import Budgets, DryRun, Lengths, Prefills, Prompts, Question, Seeds, Tasks, Together
 from experiments.commands.tasks import parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.cost import Cost, estimate
@@ -40,6 +40,7 @@ def leaderboard(
     tasks: Tasks = SMALL,
     lengths: Lengths = "1024",
     prompts: Prompts = 50,
+    together: Together = 1,
     seed: Seeds = "0",
     question: Question = "unseen",
     text: TextFile = None,
@@ -51,6 +52,8 @@ def leaderboard(
 ) -> None:
     """Measure every method; print the plan and its cost first; a killed run goes on where it was."""
     library()  # what is missing is said before hours are spent
+    if together > 1 and not batched:
+        raise ValueError(f"--together {together} decodes prompts as one batch, which has no times of single cells: add --batched")
     pairs = parse_tasks(tasks, question)
     at = tuple(parse_length(part.strip()) for part in lengths.split(","))
     shares = [parse_budget(part.strip()) for part in budgets.split(",")]
@@ -63,16 +66,17 @@ def leaderboard(
     found = cells(asked, shares, lm.decoder, at)
     found = without(found, refused(found.measured, source.text, "the text that prompts are cut from"))
     timed = pairs if batched else tuple((Alone(task), mode) for task, mode in pairs)
-    plan = engine.Plan(tasks=timed, lengths=at, policies=found.measured, prompts=prompts, seeds=seeds)
+    plan = engine.Plan(tasks=timed, lengths=at, policies=found.measured, prompts=prompts, seeds=seeds, together=together)
     cost = _cost(lm, plan, source, folder)
-    together = None if batched else _cost(lm, replace(plan, tasks=pairs), source, folder)
-    out.print("\n".join(lines(plan, found, cost, together)), markup=False)
+    in_batches = None if batched else _cost(lm, replace(plan, tasks=pairs), source, folder)
+    out.print("\n".join(lines(plan, found, cost, in_batches)), markup=False)
     if dry_run:
         write_json(json_file, {"cost": asdict(cost), "cells": [[cell.name, cell.budget] for cell in plan.cells], **_left(found)})
         return
     typed = {
         "--model": model, "--dtype": dtype, "--methods": methods, "--budgets": budgets, "--tasks": tasks, "--question": question,
-        "--lengths": lengths, "--prompts": prompts, "--seed": seed, "--text": text, "--out": folder,
+        "--lengths": lengths, "--prompts": prompts, "--seed": seed, "--together": together if together > 1 else None,
+        "--text": text, "--out": folder,
     }  # fmt: skip
 
     def publish(rows: list[Row]) -> None:

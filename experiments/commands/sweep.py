@@ -8,7 +8,7 @@ import typer
 
 import kvjax
 from experiments import sweep as engine
-from experiments.commands.sweep_options import Budgets, DryRun, Lengths, Prefills, Prompts, Question, Seeds, Tasks
+from experiments.commands.sweep_options import Budgets, DryRun, Lengths, Prefills, Prompts, Question, Seeds, Tasks, Together
 from experiments.commands.tasks import parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
 from experiments.cost import estimate
@@ -33,6 +33,7 @@ def sweep(
     tasks: Tasks = "needle,ppl",
     lengths: Lengths = "1024",
     prompts: Prompts = 10,
+    together: Together = 1,
     seed: Seeds = "0",
     question: Question = "unseen",
     text: TextFile = None,
@@ -54,6 +55,7 @@ def sweep(
         policies=grid(policies, budgets),
         prompts=prompts,
         seeds=parse_seeds(seed),
+        together=together,
     )
     source = haystack(text)
     with err.status(f"loading {model}"):
@@ -63,7 +65,7 @@ def sweep(
         return
     shared = engine.identity(lm, source)
     paths = [None if path is None else str(path) for path in (text, prefills)]
-    words = (model, dtype, paths[0], tasks, question, lengths, policies, budgets, prompts, seed, paths[1])
+    words = (model, dtype, paths[0], tasks, question, lengths, policies, budgets, prompts, seed, together, paths[1])
     setup = Setup(str(Path.cwd()), *words, tuple(shared.items()))
     elsewhere = _executor(executor, setup, workers, out_file, slurm)
     if heads > 1 and elsewhere is not None:

@@ -17,4 +17,5 @@ Prompts = Annotated[int, typer.Option("--prompts", min=1, max=MOST_PROMPTS, help
 Seeds = Annotated[str, typer.Option("--seed", help="Seed of the prompts, or several, comma-separated.")]
 Question = Annotated[str, typer.Option("--question", help="unseen or seen when the prompt is compressed, or both.")]
 Prefills = Annotated[Path | None, typer.Option("--prefills", help="Folder of prefilled prompts, read where there, else written.")]
+Together = Annotated[int, typer.Option("--together", min=1, max=64, help="Prompts of a task whose cells are decoded as one batch.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, measure nothing.")]

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """A prompt and what to measure of it, in numbers that mean the same to whoever has the same plan.
+    """Prompts that are measured together and what to measure of them, in numbers that mean the same to whoever has the same plan.
 
     Attributes:
-        index, seed, length, task: of the prompt; `task` counts the plan's tasks.   cells: which of the plan's.
-        trace: whether traces are wanted too.
+        indices, seed, length, task: of the prompts; `task` counts the plan's tasks.   cells: which of the plan's.
+        trace: whether the traces of prompt 0 are wanted too.
     """
 
-    index: int
+    indices: tuple[int, ...]
     seed: int
     length: int
     task: int
@@ -48,7 +48,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class InProcess:
-    """This process, one prompt after the other; rows come as they are measured.
+    """This process, one work after the other; rows come as they are measured.
 
     Attributes:
         lm: the language model.   plan, text: as `experiments.sweep.run` takes them.   prefills: as there.

@@ -68,6 +68,7 @@ def gathered(workers: Workers, works: Iterable[Work]) -> Generator[tuple[Row, Ro
 
 def _told(given_up: list[tuple[Work, str]]) -> str:
     work, reason = given_up[0]
-    which = f"{len(given_up)} prompts are not measured: their workers died {ATTEMPTS} times each, the last of"
-    where = f"prompt {work.index}, seed {work.seed}, length {work.length} by: {reason}"
+    count, last = sum(len(lost.indices) for lost, _ in given_up), ", ".join(map(str, work.indices))
+    which = f"{count} prompts are not measured: their workers died {ATTEMPTS} times each, the last of"
+    where = f"prompt {last}, seed {work.seed}, length {work.length} by: {reason}"
     return f"{which} {where}; all others are written, the same command measures these once more"

@@ -28,7 +28,7 @@ class Setup:
 
     Attributes:
         folder: where it was started; paths in the other words are relative to it.
-        model, dtype, text, tasks, question, lengths, policies, budgets, prompts, seeds, prefills: as typed.
+        model, dtype, text, tasks, question, lengths, policies, budgets, prompts, seeds, together, prefills: as typed.
         identity: what rows must share (`experiments.sweep.identity`), as the caller sees it.
     """
 
@@ -43,6 +43,7 @@ class Setup:
     budgets: str
     prompts: int
     seeds: str
+    together: int
     prefills: str | None
     identity: tuple[tuple[str, str], ...]
 
@@ -74,6 +75,7 @@ class Setup:
             policies=grid(self.policies, self.budgets),
             prompts=self.prompts,
             seeds=parse_seeds(self.seeds),
+            together=self.together,
         )
 
 
@@ -93,7 +95,7 @@ class Failure:
 
 
 def measure(setup: Setup, work: Work) -> Rows | Failure:
-    """The rows of one prompt; a process loads the model at its first."""
+    """The rows of a work; a process loads the model at its first."""
     try:
         return list(_ready(setup).rows([work]))
     except Exception as error:  # whatever it is, the caller is to know

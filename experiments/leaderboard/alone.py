@@ -1,11 +1,11 @@
 """A task whose cells are decoded one by one, so that a time is the cell's own."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from experiments.sweep import Task
-from experiments.tasks.example import Example
+from experiments.tasks.example import Example, Read
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,11 @@ class Alone:
     def examples(self, lm: Any, length: int, count: int, seed: int, **how: Any) -> Iterator[Example]:
         return self.task.examples(lm, length, count, seed, **how)
 
-    def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
-        return self.task.measure(lm, pre, cache, policy, example)
+    def measure(self, lm: Any, cache: Any, policy: Any, reads: Sequence[Read]) -> list[dict[str, Any]]:
+        return self.task.measure(lm, cache, policy, reads)
+
+    def alike(self, example: Example) -> Hashable:
+        return self.task.alike(example)
 
     def rows_at_once(self, lm: Any, example: Example) -> int:
         return 1

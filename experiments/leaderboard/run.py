@@ -33,12 +33,12 @@ def run(
     """
     file, measured, last = folder / ROWS, 0, time.monotonic()
     with RowFile(file, sweep.identity(lm, text)) as rows:
-        for prompts in range(1, plan.prompts + 1):
-            part = replace(plan, prompts=prompts)
+        for first in range(0, plan.prompts, plan.together):
+            part = replace(plan, prompts=min(first + plan.together, plan.prompts))
             if not any(part.missing(rows, prompt) for prompt in part.prompt_keys()):
                 continue
             measured += sweep.run(lm, part, text, rows, prefills=prefills, done=done)
-            if prompts < plan.prompts and time.monotonic() - last > PAUSE:
+            if part.prompts < plan.prompts and time.monotonic() - last > PAUSE:
                 publish(of_plan(plan, read(file)))
                 last = time.monotonic()
     publish(of_plan(plan, read(file)))

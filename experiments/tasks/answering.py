@@ -1,7 +1,7 @@
 """Prompts that are answered in words: greedy tokens after a compressed context, graded against reference answers."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import kvjax
 from experiments.answer_cost import spent
 from experiments.batch_size import rows_that_fit
 from experiments.tasks.chat import continuation
-from experiments.tasks.example import Example, block
+from experiments.tasks.example import Example, Read, block
 from experiments.traces import of_retrieval
 
 
@@ -42,17 +42,22 @@ class Answering:
     def examples(self, lm: Any, length: int, count: int, seed: int, **how: Any) -> Iterator[Example]:
         return self.prompts.examples(lm, length, count, seed, **how)
 
-    def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
-        """Greedy tokens after `example.fed`, a row of `cache` each: a dict a row with score, answer, cost and what pivots saw."""
-        del pre
-        rows = cache.lengths.shape[1]
+    def measure(self, lm: Any, cache: Any, policy: Any, reads: Sequence[Read]) -> list[dict[str, Any]]:
+        """Greedy tokens after what each prompt is fed, a row of `cache` each: a dict a row, with what pivots saw."""
+        examples = [read.example for read in reads]
+        fed = [list(example.fed) for example in examples]
         began = time.perf_counter()
-        extended = jax.block_until_ready(kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy)))
+        extended = jax.block_until_ready(kvjax.extend(lm, cache, fed, policy, block=block(policy)))
         seconds = time.perf_counter() - began
-        out = kvjax.decode(lm, extended.cache, policy, max_new_tokens=example.new_tokens, stop=example.stop)
-        grades = [self.graded(text, example.references) for text in texts_of(lm, out, example)]
-        costs = spent(out, len(example.fed), seconds)
+        out = kvjax.decode(lm, extended.cache, policy, max_new_tokens=examples[0].new_tokens, stop=examples[0].stop)
+        texts = zip(texts_of(lm, out, examples), examples, strict=True)
+        grades = [self.graded(text, example.references) for text, example in texts]
+        costs = spent(out, [len(ids) for ids in fed], seconds)
         return [grade | {"spent": costs[row]} | of_retrieval(out.cache, policy, row) for row, grade in enumerate(grades)]
+
+    def alike(self, example: Example) -> Hashable:
+        """Answers of as many tokens that end alike are decoded together."""
+        return example.new_tokens, example.stop
 
     def graded(self, answer: str, references: Sequence[str]) -> dict[str, Any]:
         """What the result row has of an answer: its score and its text."""
@@ -77,10 +82,10 @@ class AnsweringInParts(Answering):
         return super().graded(answer, references) | dict(self.prompts.also(answer, references))
 
 
-def texts_of(lm: Any, out: kvjax.Decoded, example: Example) -> list[str]:
-    """What each row answered, without the stop token that ended it."""
-    answers = [row[: int(n)] for row, n in zip(out.tokens, out.lengths, strict=True)]
-    return [continuation(lm, example.prefix, _before_stop(row, example.stop)) for row in answers]
+def texts_of(lm: Any, out: kvjax.Decoded, examples: Sequence[Example]) -> list[str]:
+    """What each row answered to its example, without the stop token that ended it."""
+    answers = zip(out.tokens, out.lengths, examples, strict=True)
+    return [continuation(lm, example.prefix, _before_stop(row[: int(n)], example.stop)) for row, n, example in answers]
 
 
 def _before_stop(row: Sequence[int], stop: Sequence[int]) -> list[int]:

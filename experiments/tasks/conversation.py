@@ -10,7 +10,7 @@ the document is essays with one of RULER's magic numbers for each turn, so that 
 its own answers, where that benchmark feeds the reference ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
@@ -21,7 +21,7 @@ from experiments.batch_size import rows_that_fit
 from experiments.tasks.chat import MARK, continuation, encode_plain, frame, written
 from experiments.tasks.draft import Draft, Drafts, Request
 from experiments.tasks.essays import between, sentences
-from experiments.tasks.example import Example, block
+from experiments.tasks.example import Example, Read, block
 from experiments.tasks.generated import Generated
 from experiments.tasks.niah import places
 from experiments.tasks.ruler.kinds import NUMBERS, WORDS
@@ -79,20 +79,26 @@ class Conversation(Generated):
         known = {field.name: getattr(first, field.name) for field in fields(Example)}
         return Dialogue(**known, later=tuple(tuple(encode_plain(request.lm, text)) for text in later))
 
-    def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Dialogue) -> list[dict[str, Any]]:
-        """All turns, each row of `cache` with its own answers: a dict a row with score, scores and answers of the turns."""
-        del pre
-        said: list[list[int]] = [[] for _ in range(cache.lengths.shape[1])]
+    def measure(self, lm: Any, cache: Any, policy: Any, reads: Sequence[Read]) -> list[dict[str, Any]]:
+        """All turns, each row of `cache` with its own: a dict a row with score, scores and answers of the turns."""
+        examples: list[Dialogue] = [read.example for read in reads]
+        example = examples[0]
+        said: list[list[int]] = [[] for _ in examples]
         texts: list[list[str]] = [[] for _ in said]
-        for ids in (example.fed, *example.later):
-            fed = [following(row, ids, example.stop) for row in said]
+        for turn in zip(*((asked.fed, *asked.later) for asked in examples), strict=True):
+            fed = [following(row, ids, example.stop) for row, ids in zip(said, turn, strict=True)]
             heard = kvjax.extend(lm, cache, fed, policy, block=block(policy))
             out = kvjax.decode(lm, heard.cache, policy, max_new_tokens=example.new_tokens, stop=example.stop)
             cache = out.cache
             said = [[int(token) for token in row[: int(n)]] for row, n in zip(out.tokens, out.lengths, strict=True)]
-            for found, row in zip(texts, said, strict=True):
+            for found, row, ids in zip(texts, said, turn, strict=True):
                 found.append(continuation(lm, ids, [token for token in row if token not in example.stop]))
-        return [self._row(found, example.references) | of_retrieval(cache, policy, i) for i, found in enumerate(texts)]
+        rows = enumerate(zip(texts, examples, strict=True))
+        return [self._row(found, asked.references) | of_retrieval(cache, policy, i) for i, (found, asked) in rows]
+
+    def alike(self, example: Dialogue) -> Hashable:
+        """Dialogues of as many turns whose answers end alike are held together."""
+        return example.new_tokens, example.stop, len(example.later)
 
     rows_at_once = staticmethod(rows_that_fit)
 

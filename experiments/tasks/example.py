@@ -49,6 +49,15 @@ class Example:
         return len(self.fed) + len(self.answer) + self.new_tokens
 
 
+@dataclass(frozen=True)
+class Read:
+    """A prompt that has been read: its example, what `kvjax.prefill` made of it, and the seconds that took."""
+
+    example: Example
+    pre: Any
+    seconds: float = 0.0
+
+
 def block(policy: Any) -> int:
     """Known tokens fed at once: one where the policy evicts while decoding, so that it keeps its schedule."""
     return 1 if policy.when.decoding else 512

@@ -7,7 +7,7 @@ Prompt i of a seed and length starts where `random.Random(f"{seed}/ppl/{length}/
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
 import kvjax
-from experiments.tasks.example import Example, block
+from experiments.tasks.example import Example, Read, block
 from experiments.traces import of_retrieval
 
 NAME = "ppl"
@@ -49,19 +49,23 @@ def examples(
         )
 
 
-def measure(lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
-    """Nats per token of the answer after each row of `cache`, all its tokens fed at once.
+def measure(lm: Any, cache: Any, policy: Any, reads: Sequence[Read]) -> list[dict[str, Any]]:
+    """Nats per token of each prompt's answer after its row of `cache`, all its tokens fed at once.
 
     Returns:
         one dict a row: nll and what pivots saw.
     """
-    rows = cache.lengths.shape[1]
-    known = list(example.answer[:-1])
-    extended = kvjax.extend(lm, cache, [known] * rows, policy, return_logits=True, block=block(policy))
-    targets = jnp.asarray(example.answer, jnp.int32)
-    first = pre.rows[0].logits
-    grades = [{"nll": float(_nats(first, row, targets))} for row in extended.logits[:, : len(known)]]
+    answers = [read.example.answer for read in reads]
+    known = [list(answer[:-1]) for answer in answers]
+    extended = kvjax.extend(lm, cache, known, policy, return_logits=True, block=block(policy))
+    rows = zip(reads, extended.logits, answers, strict=True)
+    grades = [{"nll": float(_nats(read.pre.rows[0].logits, row, jnp.asarray(answer, jnp.int32)))} for read, row, answer in rows]
     return [grade | of_retrieval(extended.cache, policy, row) for row, grade in enumerate(grades)]
+
+
+def alike(example: Example) -> Hashable:
+    """Answers of one length are fed together."""
+    return len(example.answer)
 
 
 def rows_at_once(lm: Any, example: Example) -> int:

@@ -1,5 +1,6 @@
 """Tasks whose score is the mean over several sampled answers, for answers that reason before they end."""
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax
 
 import kvjax
 from experiments.tasks.answering import AnsweringInParts, texts_of
-from experiments.tasks.example import Example, block
+from experiments.tasks.example import Example, Read, block
 from experiments.traces import of_retrieval
 
 
@@ -21,19 +22,23 @@ class SampledAnswering(AnsweringInParts):
     samples: int = 8
     sampler: kvjax.Sample = field(default_factory=lambda: kvjax.Sample(temperature=0.6, top_p=0.95))
 
-    def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Example) -> list[dict[str, Any]]:
+    def measure(self, lm: Any, cache: Any, policy: Any, reads: Sequence[Read]) -> list[dict[str, Any]]:
         """A dict a row: means of score and figures, the scores and answers of the samples, what pivots saw last."""
-        del pre
-        rows = cache.lengths.shape[1]
+        examples, rows = [read.example for read in reads], len(reads)
+        example = examples[0]
         heard = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy)).cache
         graded: list[list[dict[str, Any]]] = [[] for _ in range(rows)]
         key = jax.random.key(example.index)
         for sample in range(self.samples):
             how = dict(sampler=self.sampler, key=jax.random.fold_in(key, sample), stop=example.stop)
             out = kvjax.decode(lm, heard, policy, max_new_tokens=example.new_tokens, **how)
-            for found, text in zip(graded, texts_of(lm, out, example), strict=True):
+            for found, text in zip(graded, texts_of(lm, out, examples), strict=True):
                 found.append(self.graded(text, example.references))
         return [_means(found) | of_retrieval(out.cache, policy, row) for row, found in enumerate(graded)]
+
+    def alike(self, example: Example) -> Hashable:
+        """A prompt by itself: its samples have a key of their own."""
+        return example.index
 
 
 def _means(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -54,24 +54,26 @@ class Scripted:
     def _of(self, work: Work, attempt: int):
         if failure := self._fails(work):
             return failure
-        return Lost("killed") if self._dies(work, attempt) else [({"prompt": work.index, "cell": i}, None) for i in work.cells]
+        if self._dies(work, attempt):
+            return Lost("killed")
+        return [({"prompt": index, "cell": i}, None) for index in work.indices for i in work.cells]
 
 
-WORKS = [Work(index, 0, 420, 0, tuple(range(index % 3 + 1))) for index in range(20)]
+WORKS = [Work((index,), 0, 420, 0, tuple(range(index % 3 + 1))) for index in range(20)]
 
 
 @pytest.mark.parametrize("count", [1, 3, 50])
 @pytest.mark.parametrize("seed", range(5))
 def test_whoever_dies_nothing_is_lost_or_doubled(count, seed):
     chosen = random.Random(seed).sample(range(20), 8)
-    workers = Scripted(count, seed, dies=lambda work, attempt: work.index in chosen and attempt < 3)
+    workers = Scripted(count, seed, dies=lambda work, attempt: work.indices[0] in chosen and attempt < 3)
     found = [(row["prompt"], row["cell"]) for row, _ in gathered(workers, iter(WORKS))]
-    assert sorted(found) == [(work.index, i) for work in WORKS for i in work.cells]
+    assert sorted(found) == [(index, i) for work in WORKS for index in work.indices for i in work.cells]
     assert len(workers.given) == 20 + 2 * 8  # the others were measured once
 
 
 def test_a_prompt_that_kills_its_workers_is_given_up_after_all_others():
-    workers, found = Scripted(3, 0, dies=lambda work, attempt: work.index in (4, 9)), []
+    workers, found = Scripted(3, 0, dies=lambda work, attempt: work.indices[0] in (4, 9)), []
     with pytest.raises(OSError, match="2 prompts are not measured: .*3 times each.*length 420 by: killed"):
         for row, _ in gathered(workers, WORKS):
             found.append(row["prompt"])
@@ -83,7 +85,7 @@ def test_what_measuring_raises_ends_the_sweep():
     said = {"ValueError": (ValueError, "too short"), "KeyError": (RuntimeError, "a worker failed:\nTraceback")}
     for kind, (raised, message) in said.items():
         failure = Failure(kind, "too short", "Traceback ...")
-        workers = Scripted(2, 0, dies=lambda *_: False, fails=lambda work: failure if work.index == 5 else None)  # noqa: B023
+        workers = Scripted(2, 0, dies=lambda *_: False, fails=lambda work: failure if work.indices == (5,) else None)  # noqa: B023
         with pytest.raises(raised, match=message):
             list(gathered(workers, WORKS))
 
@@ -127,7 +129,7 @@ def setup(tmp_path_factory) -> Setup:
     (folder / "text.txt").write_text(TEXT)
     with chdir(folder):
         lm, text = models.load("model", dtype="float32"), haystack(Path("text.txt"))
-    words = ("model", "float32", "text.txt", "ppl", "unseen", "420", "keydiff", "0.5,0.25", 2, "0", None)
+    words = ("model", "float32", "text.txt", "ppl", "unseen", "420", "keydiff", "0.5,0.25", 2, "0", 1, None)
     return Setup(str(folder), *words, tuple(sweep.identity(lm, text).items()))
 
 

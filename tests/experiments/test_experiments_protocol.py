@@ -10,6 +10,7 @@ from experiments.tasks.answering import Answering
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.datasets.longbench import LongBench
 from experiments.tasks.datasets.source import Local
+from experiments.tasks.example import Read
 from experiments.tasks.protocol import KVPRESS, OFFICIAL, Asked
 from models.tokenizer import Tokenizer
 from tests.experiments.conftest import byte_tokenizer
@@ -133,7 +134,7 @@ def test_with_everything_kept_the_answer_is_the_models_own(talker, tmp_path, pro
     example = next(task.examples(talker, 500, 1, 0, haystack=(), mode=mode))
     full, whole = kvjax.methods.full(), list(example.compressed + example.fed)
     pre = kvjax.prefill(talker, list(example.compressed), needs=frozenset())
-    (grade,) = Answering(task).measure(talker, pre, kvjax.compress(pre, full), full, example)
+    (grade,) = Answering(task).measure(talker, kvjax.compress(pre, full), full, [Read(example, pre)])
     cache = kvjax.compress(kvjax.prefill(talker, whole, needs=frozenset()), full)
     own = kvjax.decode(talker, cache, full, max_new_tokens=example.new_tokens, stop=())
     written = talker.decode(own.tokens[0]).split("<eos>")[0]

@@ -9,7 +9,7 @@ import pytest
 
 import kvjax
 from experiments import sweep, traces
-from experiments.measure import batches, measure
+from experiments.measure import batches, decoded_together, measure
 from experiments.policies import parse_policy
 from experiments.prefills import Kept
 from experiments.row_checks import trace
@@ -139,9 +139,42 @@ def test_every_cell_sees_to_the_memory_maps(talker, plan, tmp_path, monkeypatch)
 def test_rows_of_a_batch_score_as_alone(talker, plan, whole):
     example = next(ppl.examples(talker, 420, 1, 0, haystack=talker.encode(TEXT)))
     for cell in plan.cells:
-        ((row, _),) = measure(talker, ppl, example, [cell], needs=[cell.policy])
+        ((row, _),) = measure(talker, ppl, [example], [cell], needs=[cell.policy])
         (other,) = [r for r in lines(whole) if r["task"] == "ppl" and r["prompt"] == 0 and r["policy"] == cell.name]
         assert row["nll"] == pytest.approx(other["nll"], abs=1e-5)
+
+
+@pytest.mark.parametrize("together", [2, 3])
+def test_prompts_measured_together_score_as_one_by_one(talker, plan, whole, tmp_path, together):
+    path, want = tmp_path / "rows.jsonl", {key(row): row for row in lines(whole)}
+    several = replace(plan, together=together)
+    assert go(talker, several, path) == 16 and not several.missing(Found(path, sweep.identity(talker, HAYSTACK)), _first(plan))
+    for row in lines(path):
+        alone = want[key(row)]
+        assert row["rows"] == 2 * alone["rows"] and row.get("answer") == alone.get("answer")
+        assert row["kept_slots"] == alone["kept_slots"] and row["allocated_bytes"] == alone["allocated_bytes"]
+        assert row.get("nll") == pytest.approx(alone.get("nll"), abs=1e-5)
+
+
+def test_a_sweep_goes_on_with_more_prompts_together(talker, plan, whole, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    go(talker, replace(plan, prompts=1), path)
+    more = replace(plan, together=2)
+    works = list(more.works(Found(path, sweep.identity(talker, HAYSTACK)), traced=True))
+    assert [(work.indices, len(work.cells), work.trace) for work in works] == [((1,), 4, False)] * 2
+    assert go(talker, more, path) == 8 and {key(row) for row in lines(path)} == {key(row) for row in lines(whole)}
+
+
+def test_a_batch_has_room_for_so_many_prompts_and_no_more(talker):
+    found = list(needle.examples(talker, 420, 5, 0, haystack=talker.encode(TEXT), mode="unseen"))
+    sizes = [len(some) for some in decoded_together(found, Answering(needle), 2)]
+    assert sizes == [2, 2, 1]
+    longer = [replace(example, new_tokens=7) if example.index < 2 else example for example in found]
+    assert sorted(len(some) for some in decoded_together(longer, Answering(needle), 9)) == [2, 3]
+
+
+def _first(plan):
+    return next(iter(plan.prompt_keys()))
 
 
 def test_policies_that_decode_alike_share_a_batch():

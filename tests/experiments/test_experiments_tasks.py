@@ -12,6 +12,7 @@ from experiments.tasks import needle, ppl, text
 from experiments.tasks.answering import Answering
 from experiments.tasks.chat import continuation, encode_plain, frame
 from experiments.tasks.conversation import next_turn
+from experiments.tasks.example import Read
 from experiments.tasks.protocol import KVPRESS, Asked
 from tests.experiments.conftest import TEXT, byte_tokenizer
 
@@ -62,7 +63,7 @@ def test_the_answer_is_judged_as_text_after_the_prefix(talker, haystack):
     example = needles(talker, haystack)[0]
     pre = kvjax.prefill(talker, list(example.compressed), needs=frozenset())
     cache = kvjax.compress(pre, kvjax.methods.full())
-    (grade,) = Answering(needle).measure(talker, pre, cache, kvjax.methods.full(), example)
+    (grade,) = Answering(needle).measure(talker, cache, kvjax.methods.full(), [Read(example, pre)])
     whole = kvjax.prefill(talker, list(example.compressed + example.fed), needs=frozenset())
     first = int(whole.rows[0].logits.argmax())
     assert grade["score"] == 0 and grade["answer"].startswith(continuation(talker, example.prefix, [first]))
@@ -73,7 +74,7 @@ def test_perplexity_of_a_full_cache_is_the_models_own(talker, haystack):
     full = kvjax.methods.full()
     pre = kvjax.prefill(talker, list(example.context), needs=frozenset())
     cache = kvjax.compress(pre, full)
-    grades = ppl.measure(talker, pre, kvjax.stack([cache, cache]), full, example)
+    grades = ppl.measure(talker, kvjax.stack([cache, cache]), full, [Read(example, pre)] * 2)
     everything = list(example.context + example.answer)
     logits = kvjax.prefill(talker, everything, needs=frozenset(), all_logits=True).rows[0].all_logits
     logp = jax.nn.log_softmax(logits[63 : len(everything) - 1])

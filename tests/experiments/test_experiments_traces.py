@@ -65,7 +65,7 @@ def test_drift_is_what_the_retriever_saw(lm, pre, fetching):
 @pytest.mark.slow
 def test_a_sweep_traces_drift_beside_the_row(lm, prompt, fetching):
     example = Example(task="ppl", mode="-", length=90, index=0, context=tuple(prompt), answer=tuple(ids_of(22, seed=5)))
-    ((row, trace),) = measure(lm, ppl, example, [Named("heterocache", 45, fetching)], needs=[fetching], trace=True)
+    ((row, trace),) = measure(lm, ppl, [example], [Named("heterocache", 45, fetching)], needs=[fetching], trace=True)
     assert len(trace["drift"]["medians"]) == 2 and len(trace["lengths"]) == 3 and "drift" not in row
 
 

@@ -1,7 +1,7 @@
 """A task of SCBench in one of its two modes; a sweep takes it as it is, without `Answering`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from experiments.tasks.datasets.own_rules import OwnRules
 from experiments.tasks.datasets.scbench.grades import GRADES
 from experiments.tasks.datasets.scbench.session import Ids, Session, Turn, answered
 from experiments.tasks.datasets.task import templates
+from experiments.tasks.example import Read
 from experiments.tasks.protocol import Asked, Asking, Rules
 from experiments.tasks.split import Split
 
@@ -63,10 +64,13 @@ class SCBench(OwnRules):
         """Each turn's answer, as text."""
         return tuple(str(turn["answer"]) for turn in self._checked(row))
 
-    def measure(self, lm: Any, pre: Any, cache: Any, policy: Any, example: Session) -> list[dict[str, Any]]:
+    def measure(self, lm: Any, cache: Any, policy: Any, reads: Sequence[Read]) -> list[dict[str, Any]]:
         """All turns over every row of `cache`."""
-        del pre
-        return answered(lm, cache, policy, example)
+        return answered(lm, cache, policy, reads[0].example)
+
+    def alike(self, example: Session) -> Hashable:
+        """A session by itself: each has its own turns."""
+        return example.index
 
     rows_at_once = staticmethod(rows_that_fit)
 
