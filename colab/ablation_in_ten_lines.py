@@ -44,7 +44,7 @@ import numpy as np
 import kvjax
 import models
 from experiments.tasks import ppl
-from experiments.tasks.example import Example
+from experiments.tasks.example import Example, Read
 from kvjax.allocate import Adaptive, Pyramid
 from kvjax.score import KeyDiff, WindowAttention
 from kvjax.select import TopK
@@ -69,7 +69,7 @@ for start in starts:
     example = Example("ppl", "-", length, start, tuple(text[start : start + length]), (), (), tuple(text[start + length :][:after]))
     pre = kvjax.prefill(lm, list(example.context), needs=variants.values())
     rows = kvjax.stack([kvjax.compress(pre, policy) for policy in variants.values()])  # one batch: decoded together
-    for name, measured in zip(variants, ppl.measure(lm, pre, rows, snapkv, example)):
+    for name, measured in zip(variants, ppl.measure(lm, rows, snapkv, [Read(example, pre)] * len(variants))):
         nats[name].append(measured["nll"])
 
 # %%

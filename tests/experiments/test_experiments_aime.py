@@ -7,6 +7,7 @@ import pytest
 
 import kvjax
 from experiments.tasks.datasets import aime
+from experiments.tasks.example import Read
 from experiments.tasks.sampled import SampledAnswering
 
 
@@ -50,9 +51,9 @@ def test_samples_are_averaged_and_drawn_alike_for_all_policies(talker, task):
     made, full = replace(made, new_tokens=5), kvjax.methods.full()
     cache = kvjax.compress(kvjax.prefill(talker, made.compressed), full)
     sampled = SampledAnswering(task, samples=3)
-    (row,) = sampled.measure(talker, None, cache, full, made)
+    (row,) = sampled.measure(talker, cache, full, [Read(made, None)])
     assert len(row["answers"]) == 3 and len(set(row["answers"])) > 1 and row["score"] == sum(row["scores"]) / 3 == 0
-    assert sampled.measure(talker, None, cache, full, made)[0] == row and row["answered"] == 0
+    assert sampled.measure(talker, cache, full, [Read(made, None)])[0] == row and row["answered"] == 0
 
 
 def test_bad_files_and_lengths_are_refused(talker, tmp_path, task):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import kvjax
 from experiments.tasks.chat import continuation, encode_plain
 from experiments.tasks.conversation import CONVERSATION, Conversation, following, next_turn
+from experiments.tasks.example import Read
 from experiments.tasks.generated import total
 from tests.experiments.conftest import TEXT, byte_tokenizer
 
@@ -117,11 +118,11 @@ def test_over_a_full_cache_every_turn_says_what_a_fresh_start_says(chatty, hayst
     # the toy model never says its stop token: one that it does say ends its answers here, and opens the next turn
     ending, said = first[3], first[: first.index(first[3]) + 1]
     cut = replace(example, stop=(ending,), later=((ending, *example.later[0][1:]),))
-    (row,) = CONVERSATION.measure(chatty, pre, cache, FULL, cut)
+    (row,) = CONVERSATION.measure(chatty, cache, FULL, [Read(cut, pre)])
     second = fresh_start(chatty, [*cut.compressed, *cut.fed, *said], cut.later[0][1:], cut)
     assert row["answers"] == [heard(chatty, cut.fed, said, cut), heard(chatty, cut.later[0], second, cut)]
     assert row["scores"] == [0, 0] and row["score"] == 0
-    (again,) = CONVERSATION.measure(chatty, pre, cache, FULL, replace(cut, references=("", "never said")))
+    (again,) = CONVERSATION.measure(chatty, cache, FULL, [Read(replace(cut, references=("", "never said")), pre)])
     assert again["scores"] == [1, 0] and again["score"] == 0.5 and again["answers"] == row["answers"]
 
 
@@ -131,8 +132,8 @@ def test_rows_of_a_batch_go_on_alone(talker, haystack):
     (example,) = made(talker, haystack)
     pre = kvjax.prefill(talker, list(example.compressed), needs=policies)
     caches = [kvjax.compress(pre, policy) for policy in policies]
-    together = CONVERSATION.measure(talker, pre, kvjax.stack(caches), FULL, example)
-    alone = [CONVERSATION.measure(talker, pre, cache, FULL, example)[0] for cache in caches]
+    together = CONVERSATION.measure(talker, kvjax.stack(caches), FULL, [Read(example, pre)] * len(caches))
+    alone = [CONVERSATION.measure(talker, cache, FULL, [Read(example, pre)])[0] for cache in caches]
     assert together == alone and alone[0]["answers"] != alone[1]["answers"]
 
 
@@ -163,7 +164,7 @@ def test_the_real_model_goes_on_as_from_a_fresh_start():
     (example,) = made(lm, ids, 1024, task=CONVERSATION)
     assert 1003 <= total(example) <= 1024
     pre = kvjax.prefill(lm, list(example.compressed), needs=frozenset())
-    (row,) = CONVERSATION.measure(lm, pre, kvjax.compress(pre, FULL), FULL, example)
+    (row,) = CONVERSATION.measure(lm, kvjax.compress(pre, FULL), FULL, [Read(example, pre)])
     before, said = list(example.compressed), []
     for answer, turn in zip(row["answers"], (example.fed, *example.later), strict=True):
         before, turn = before + said, following(said, turn, example.stop)

@@ -29,11 +29,11 @@ def test_a_cell_answers_as_it_does_alone(name, budgets, real, monkeypatch):
     cells = [replace(cell, policy=once(cell.policy)) for cell in grid(",".join(PRESSES), budgets)]
     example = next(iter(task.examples(lm, 512, 1, 0, haystack=ids, mode=mode)))
     needs = [cell.policy for cell in cells]
-    together = {row["policy_repr"]: row for row, _ in measure(lm, task, example, cells, needs=needs)}
+    together = {row["policy_repr"]: row for row, _ in measure(lm, task, [example], cells, needs=needs)}
     assert len(together) == len(cells) and {row["rows"] for row in together.values()} == {len(cells)}
     batch = seen.pop()
     for row, cell in enumerate(cells):  # they decode alike, so the batch has them in their order
-        ((alone, _),) = measure(lm, task, example, [cell], needs=needs)
+        ((alone, _),) = measure(lm, task, [example], [cell], needs=needs)
         assert (alone["answer"], alone["score"]) == tuple(together[alone["policy_repr"]][x] for x in ("answer", "score")), cell
         np.testing.assert_array_equal(batch.tokens[row, : batch.lengths[row]], seen.pop().tokens[0])
     assert len({row["answer"] for row in together.values()}) > 2

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import kvjax
 from experiments.tasks.answering import Answering
 from experiments.tasks.chat import encode_plain
+from experiments.tasks.example import Read
 from experiments.tasks.generated import total
 from experiments.tasks.keyvalue import KEY_VALUE
 from experiments.tasks.niah import GRID, MULTI, DepthGrid, places
@@ -123,7 +124,7 @@ def test_a_sweep_can_measure_them(talker, haystack):
     (example,) = made(GRID, talker, haystack, 700)
     policy = kvjax.methods.streaming_llm(budget=64)
     pre = kvjax.prefill(talker, list(example.compressed), needs=[policy])
-    (row,) = Answering(GRID).measure(talker, pre, kvjax.compress(pre, policy), policy, example)
+    (row,) = Answering(GRID).measure(talker, kvjax.compress(pre, policy), policy, [Read(example, pre)])
     assert row["score"] == GRID.grade(row["answer"], example.references)
 
 
