@@ -22,7 +22,12 @@ from experiments.traces import beside
 
 @dataclass(frozen=True)
 class Settings:
-    """How large an ablation is run, None takes the ablation's own default; `artefacts`: folders that go before all others."""
+    """How an ablation is run, None takes the ablation's own default.
+
+    Attributes:
+        lengths, prompts, seed, budget, tasks, question: how large.   artefacts: folders that go before all others.
+        together: prompts whose cells are decoded as one batch.
+    """
 
     lengths: tuple[int, ...] | None = None
     prompts: int | None = None
@@ -31,6 +36,7 @@ class Settings:
     tasks: str | None = None
     question: str | None = None
     artefacts: tuple[Path, ...] = ()
+    together: int = 1
 
 
 def setting(decoder: Any, budget: int | float, artefact: Artefacts) -> Setting:
@@ -63,6 +69,7 @@ def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *,
         policies=tuple(Named(v.label, budget, v.policy()) for v in variants),
         prompts=settings.prompts or ablation.prompts,
         seeds=(settings.seed,),
+        together=settings.together,
     )
     folder.mkdir(parents=True, exist_ok=True)
     path, shared = folder / f"{name}.jsonl", engine.identity(lm, text)

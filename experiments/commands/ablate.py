@@ -7,7 +7,7 @@ import typer
 
 from experiments.ablations import names
 from experiments.ablations.run import Settings, find, run
-from experiments.commands.sweep_options import MOST_PROMPTS
+from experiments.commands.sweep_options import MOST_PROMPTS, Together
 from experiments.console import Dtype, JsonFile, ModelName, Seed, TextFile, err, out, progress, write_json
 from experiments.plan_words import parse_length
 from experiments.policies import parse_budget
@@ -25,6 +25,7 @@ def ablate(
     prompts: Annotated[
         int | None, typer.Option(min=1, max=MOST_PROMPTS, help="Prompts of each task and length; default: the table's own.")
     ] = None,
+    together: Together = 1,
     artefact: Annotated[
         list[Path] | None,
         typer.Option(help="Folder of an artefact, may be repeated; default: the built-in one, else calibrated now and kept."),
@@ -44,6 +45,7 @@ def ablate(
         tasks=tasks,
         question=question,
         artefacts=tuple(artefact or ()),
+        together=together,
     )
     import models
 

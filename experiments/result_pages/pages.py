@@ -11,7 +11,7 @@ from experiments.result_pages import ablation, board, index, long_decode, study,
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 _FIRST = "Retrieval and perplexity of six methods at three budgets, from the README's first command."
 _PAPERS = "Methods of the four papers beside those that they are compared with, on a needle and on perplexity."
-_BITS = "What a needle survives: every quantised storage of the library, at one to eight bits a number."
+_BITS = "What a needle and a text survive: every quantised storage of the library, at one to eight bits a number."
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "index": index.page,

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from experiments import full_cache
 from experiments.leaderboard import pack
 from experiments.result_pages import ablation, board, standing
+from experiments.result_pages import sweep as sweep_page
 from experiments.result_pages.pages import FOLDER, PAGES, write
 from experiments.rows import read
 from kvjax.artefacts.artefact import BUILT_IN
@@ -117,3 +119,13 @@ def test_the_leaderboards_page_stands_beside_it(ranked, tmp_path):
     board.beside(tmp_path / "pages")
     assert "keydiff" in (tmp_path / "pages" / "leaderboard.html").read_text()
     assert len((tmp_path / "pages" / "leaderboard.csv").read_text().splitlines()) == 6
+
+
+def test_a_storage_stands_beside_eviction_at_no_fewer_bytes():
+    """Of the budgets 0.5, 0.25 and 0.125 the smallest that a 16-bit cache fills with at least the storage's bytes."""
+    half = full_cache.half_nbytes(_ranked("mikv", 1.0, 1.0, 0))
+    coded = [_ranked("mikv", 1.0, 1.0, prompt) | {"allocated_bytes": 0.2 * half} for prompt in (0, 1)]
+    evicted = [_ranked("h2o", budget, 0.0, prompt) for budget in (0.5, 0.25, 0.125) for prompt in (0, 1)]
+    lines = sweep_page._ranked([*coded, *evicted])
+    assert [line[1:4] for line in lines] == [["mikv", "h2o", "1.0, 0.25"]] and lines[0][4].startswith("+100")
+    assert sweep_page._ranked([*coded, *evicted[-2:]]) == [] == sweep_page._ranked(evicted)
