@@ -11,7 +11,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import numpy as np
 import typer
 
@@ -23,7 +22,9 @@ from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
 from experiments.text_splits import splits
 from experiments.train import find
+from experiments.train.answers import answer_nats
 from experiments.train.data import find as find_data
+from experiments.train.merged import by_text
 from experiments.train.retrieval_heads import as_many, scores_for
 from kvjax.allocate import AcrossModel, AllHeld
 from kvjax.artefacts.artefact import Artefact, load
@@ -42,23 +43,6 @@ def nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Sequence
     return answer_nats(lm, policies, [Example(tuple(ids), tuple(i >= prompt for i in range(len(ids)))) for ids in texts])
 
 
-def answer_nats(lm: Any, policies: Mapping[str, kvjax.Policy], texts: Sequence[Example]) -> dict[str, list[float]]:
-    """Nats per labelled token of each text but the first of them, which the uncut prompt predicts; what stands before it is cut."""
-    once = {name: policy.replace(when=kvjax.AfterPrefill()) for name, policy in policies.items()}
-    cuts = [text.label.index(True) for text in texts]
-    pre = kvjax.prefill(lm, [list(text.ids[:at]) for text, at in zip(texts, cuts, strict=True)], needs=list(once.values()))
-    rest = [list(text.ids[at:]) for text, at in zip(texts, cuts, strict=True)]
-    told = [np.array(text.label[at + 1 :]) for text, at in zip(texts, cuts, strict=True)]
-    found = {}
-    for name, policy in once.items():
-        read = kvjax.second_pass(lm, pre, policy)
-        logits = kvjax.extend(lm, kvjax.compress(read, policy), rest, policy, return_logits=True).logits
-        log_p = [jax.nn.log_softmax(row[: len(ids) - 1]) for row, ids in zip(logits, rest, strict=True)]
-        said = [np.asarray(row)[np.arange(len(ids) - 1), ids[1:]] for row, ids in zip(log_p, rest, strict=True)]
-        found[name] = [float(-x[of].mean()) for x, of in zip(said, told, strict=True)]
-    return found
-
-
 def rivals(artefact: Artefact, lm: Any, budget: int, seed: int, sinks: int = 0) -> dict[str, kvjax.Policy]:
     """The policy of an artefact, that of the weights it began with, and what needs no learning at `budget` slots.
 
@@ -71,8 +55,6 @@ def rivals(artefact: Artefact, lm: Any, budget: int, seed: int, sinks: int = 0) 
     beside = BESIDE.get(artefact.method)
     plain |= {beside: getattr(methods, beside)(budget=budget)} if beside else {}
     plain = {"full": methods.full(), **plain}
-    if artefact.method == "dmc":
-        raise ValueError("dmc changes the model itself: compare it with the retrofitted model (kvjax.artefacts.retrofitted)")
     if artefact.method != "duo_attention":
         return plain | _gates(artefact, lm, budget, sinks)
     sizes = dict(sinks=settings["sinks"], recent=settings["recent"])
@@ -156,15 +138,37 @@ def main(
 
     lm = models.load(model, dtype="float32")
     artefacts = {artefact.method: artefact for artefact in (load(gate, lm=lm) for gate in gates)}
+    made = texts(lm, samples, prompt, new, passkeys, seed)
+    said: dict[str, Any] = {"prompt": prompt, "new": new, "samples": samples, "sinks": sinks}
+    if "dmc" in artefacts:
+        said["dmc"] = _merging(lm, artefacts.pop("dmc"), made)
+        write_json(json_file, said)
     found = {name: rivals(x, lm, slots(x, budget, prompt), seed, sinks) for name, x in artefacts.items()}
-    said: dict[str, Any] = {name: {"artefact": x.origin, "slots": slots(x, budget, prompt)} for name, x in artefacts.items()}
-    asked = {"prompt": prompt, "new": new, "samples": samples, "sinks": sinks}
-    for text, examples in texts(lm, samples, prompt, new, passkeys, seed).items():
-        for method, values in by_method(lm, found, examples).items():
-            said[method][text] = {name: [round(x, 5) for x in every] for name, every in values.items()}
-            for line in lines(values):
-                out.print(f"{method}, {text}: {line}", markup=False)
-        write_json(json_file, {**asked, **said})
+    said |= {name: {"artefact": x.origin, "slots": slots(x, budget, prompt)} for name, x in artefacts.items()}
+    for text, examples in made.items():
+        for method, values in (by_method(lm, found, examples) if found else {}).items():
+            said[method][text] = rounded(values)
+            tell(method, text, values)
+        write_json(json_file, said)
+
+
+def _merging(lm: Any, artefact: Artefact, made: Mapping[str, Sequence[Example]]) -> dict[str, Any]:
+    """What the file has of a model that DMC trained."""
+    held, values = by_text(lm, artefact, made)
+    for text, x in values.items():
+        tell("dmc", text, x)
+    return {"artefact": artefact.origin, "slots": held, **{text: rounded(x) for text, x in values.items()}}
+
+
+def rounded(values: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    """To five digits, as files have them."""
+    return {name: [round(x, 5) for x in every] for name, every in values.items()}
+
+
+def tell(method: str, text: str, values: Mapping[str, Sequence[float]]) -> None:
+    """What a person reads of a method on one kind of text."""
+    for line in lines(values):
+        out.print(f"{method}, {text}: {line}", markup=False)
 
 
 def texts(lm: Any, samples: int, prompt: int, new: int, passkeys: int, seed: int) -> dict[str, list[Example]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvjax
-from experiments.train import kvzap, less, locret, retrieval_heads, served
+from experiments.train import dmc, kvzap, less, locret, merged, retrieval_heads, served
 from experiments.train.retrieval_heads import agreement, as_many, scores_for, scores_of
 from kvjax.artefacts.artefact import Artefact, model_facts, save
 from kvjax.artefacts.weights import tables_of
@@ -92,6 +92,23 @@ def test_equal_policies_of_several_gates_are_measured_once():
     want = {"a": {"full": "full", "snapkv": "snapkv", "learned": "a/learned"}}
     want["b"] = {"full": "full", "snapkv": "b/snapkv", "learned": "b/learned"}
     assert served.together(two) == want
+
+
+def test_a_model_that_merges_is_beside_the_one_it_came_from(talker):
+    """With the weights of the model itself, and an offset at which about half of the tokens are merged."""
+    settings = dmc.DEFAULTS | {"offset": 0.0}
+    tables = tables_of(untrained(talker, dmc.learner(settings, None)))
+    artefact = made(talker, "dmc", tables, settings)
+    draw = np.random.default_rng(4)
+    texts = [Example(tuple(int(i) for i in draw.integers(1, 256, n)), (False,) * (n - 8) + (True,) * 8) for n in (40, 32)]
+    slots, found = merged.by_text(talker, artefact, {"held-out": texts})
+    nats = found["held-out"]
+    assert 8 < slots < 30
+    np.testing.assert_allclose(nats["learned"], nats["untrained"], rtol=1e-5)
+    np.testing.assert_allclose(nats["trained, full cache"], nats["full"], rtol=1e-5)
+    assert nats["learned"] != pytest.approx(nats["full"], abs=1e-3)
+    want = served.answer_nats(talker, {"snapkv": kvjax.methods.snapkv(budget=slots)}, texts)["snapkv"]
+    np.testing.assert_allclose(nats["snapkv"], want, rtol=1e-5)
 
 
 def test_only_labelled_tokens_are_told_of(talker):
