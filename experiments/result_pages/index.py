@@ -7,8 +7,10 @@ from pathlib import Path
 from experiments.ablations import names
 from experiments.ablations.compare import pairs
 from experiments.ablations.run import find
+from experiments.report import column
 from experiments.result_pages import ablation
 from experiments.result_pages.standing import clean
+from experiments.rows import Row
 from experiments.tasks.text import PACKAGE
 from experiments.verdicts import FEWEST, MATTERS, OUTCOMES
 from kvjax.artefacts.artefact import BUILT_IN
@@ -48,6 +50,10 @@ _REFUSED = """One that is refused is made anew, apart from the essays, with `kvj
 policies then take it as `METHOD:artefact=FOLDER`. `kvjax ablate` takes `--artefact FOLDER`, and calibrates first without it."""
 
 
+def _tasks(rows: list[Row]) -> str:
+    return ", ".join(dict.fromkeys(column(row) for row in rows))
+
+
 def _lines(name: str) -> list[str]:
     made, rows = find(name), ablation.rows_of(name)
     link = f"[{made.title}]({name}.md), {ablation.table_of(made)}"
@@ -55,6 +61,8 @@ def _lines(name: str) -> list[str]:
         return [f"| {link} | - | - |" + " - |" * len(OUTCOMES) + " not measured |"]
     found = pairs(ablation.variants(made, rows[0]["model"], rows[0]["budget"]), rows)
     origin = "clean" if all(map(clean, rows)) else "changed tree"
+    if not found:
+        return [f"| {link} | {_tasks(rows)} | {max(row['prompt'] for row in rows) + 1} |" + " - |" * len(OUTCOMES) + f" {origin} |"]
     lines = []
     for task in dict.fromkeys(pair.task for pair in found):
         mine = [pair.verdict for pair in found if pair.task == task]
