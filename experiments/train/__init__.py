@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 #: Files of this folder that are no method.
-_SHARED = {"__init__", "random_model", "recalled", "record", "retrieval_heads", "served", "table"}
+_SHARED = {"__init__", "answers", "merged", "random_model", "recalled", "record", "retrieval_heads", "served", "table"}
 
 
 def names() -> list[str]:

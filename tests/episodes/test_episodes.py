@@ -78,13 +78,14 @@ def test_segments_medoids_and_routing(lm):
     embed = mean_embedding(lm)
     table = np.asarray(lm.params["embed"]["weight"])
     np.testing.assert_allclose(embed([3, 5]), (table[3] + table[5]) / 2, atol=1e-6)
-    utterances = [[1, 2], [2, 1, 1], [90, 91], [91, 91, 90], [1, 1]]
-    assert segments_of(utterances, 2) == [[1, 2, 2, 1, 1], [90, 91, 91, 91, 90], [1, 1]]
+    utterances = [[1, 2], [2, 1, 1], [90, 91], [91, 91, 90], [1, 1], [90, 90, 91]]
+    assert segments_of(utterances[:5], 2) == [[1, 2, 2, 1, 1], [90, 91, 91, 91, 90], [1, 1]]
     found = grouped(segments_of(utterances, 1), embed, 2, seed=42)
-    assert found.episode[0] == found.episode[1] == found.episode[4] != found.episode[2] == found.episode[3]
+    assert found.episode[0] == found.episode[1] == found.episode[4] != found.episode[2] == found.episode[3] == found.episode[5]
     mine = int(found.episode[2])
-    cosine = {i: float(unit(embed(utterances[i])) @ unit(found.centroids[mine])) for i in (2, 3)}
-    assert medoids(found, mine, 1) == [max(cosine, key=cosine.get)] and medoids(found, mine, 9) == [2, 3]
+    cosine = {i: float(unit(embed(utterances[i])) @ unit(found.centroids[mine])) for i in (2, 3, 5)}
+    assert max(cosine, key=cosine.get) == 2  # between the other two, which are as far from the centroid as each other
+    assert medoids(found, mine, 1) == [2] and medoids(found, mine, 9) == [2, 3, 5]
     assert nearest(found.centroids, embed([90])) == mine
     assert len(grouped([[1], [2]], embed, 4, seed=42).centroids) == 2  # fewer segments than episodes
 

@@ -7,16 +7,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+#: Keys that are summed at once.
+BLOCK = 32
+
 
 @partial(jax.jit, static_argnames="window")
 def attention(q: Float[Array, "b h g t d"], k: Float[Array, "b h n d"], v: Float[Array, "b h n d"], offset, *, window):
     """Definition of `api.prefill_attention`."""
     scores = _scores(q, k, offset, window)
     high = scores.max(axis=-1)
-    lse = high + jnp.log(jnp.exp(scores - high[..., None]).sum(axis=-1))
-    weights = jnp.exp(scores - lse[..., None])
-    out = jnp.einsum("bhgtn,bhnd->bhgtd", weights, v.astype(jnp.float32), precision="highest")
-    return out.astype(q.dtype), lse
+    weights = jnp.exp(scores - high[..., None])
+    total = weights.sum(axis=-1)
+    out = _mixed(weights, v.astype(jnp.float32)) / total[..., None]
+    return out.astype(q.dtype), high + jnp.log(total)
+
+
+def _mixed(weights: Float[Array, "b h g t n"], v: Float[Array, "b h n d"]) -> Float[Array, "b h g t d"]:
+    """Σ_j weights_j v_j, block by block: how exact one long sum of float32 is depends on the processor's product."""
+    b, h, n, d = v.shape
+    extra = -n % BLOCK
+    weights = jnp.pad(weights, [(0, 0)] * 4 + [(0, extra)]).reshape(*weights.shape[:4], -1, BLOCK)
+    v = jnp.pad(v, [(0, 0), (0, 0), (0, extra), (0, 0)]).reshape(b, h, -1, BLOCK, d)
+    return jnp.einsum("bhgtcn,bhcnd->bhgtcd", weights, v, precision="highest").sum(axis=-2)
 
 
 @partial(jax.jit, static_argnames="window")
