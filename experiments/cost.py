@@ -49,7 +49,7 @@ def estimate(lm: Any, plan: Plan, haystack: Sequence[int], rows: RowFile | Found
         most = task.rows_at_once(lm, first)
         for at in range(0, len(work.indices), most):
             prompts = len(work.indices[at : at + most])
-            groups = batches([cells[i] for i in work.cells], max(1, most // prompts))
+            groups = batches([cells[i] for i in work.cells], most, prompts=prompts)
             total = _together(lm, total, first, prompts, [prompts * len(group) for group in groups])
     total = _plus(total, found=plan.total - total.rows)
     parameters = sum(x.size for x in jax.tree.leaves(lm.params))

@@ -34,7 +34,7 @@ def measure(
         most = task.rows_at_once(lm, examples[0])
         for some in decoded_together(examples, task, most):
             reads = [_read(lm, example, prefills, needs=wanted, attention=attention) for example in some]
-            for group in batches(mine, max(1, most // len(reads))):
+            for group in batches(mine, most, prompts=len(reads)):
                 yield from _answered(lm, task, reads, group=group, trace=trace)
 
 
@@ -57,8 +57,10 @@ def with_prefill(row: dict[str, Any], seconds: float) -> dict[str, Any]:
     return row | {name: row[name] + seconds} if name in row else row
 
 
-def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
-    """Cells that decode alike, in groups of at most `size` and of nearly equal size, since each size is a program.
+def batches(cells: Sequence[Named], size: int, *, prompts: int = 1) -> Iterator[list[Named]]:
+    """Cells that decode alike, in groups of at most `size` rows and of nearly equal size, since each size is a program.
+
+    A cell is a row for each of `prompts` prompts, at most `size` of them.
 
     Budgets are data, so the cells of a policy that evicts while decoding share a batch too. Mergers may leave a bias beside
     every slot, so theirs is a pool of its own.
@@ -67,9 +69,10 @@ def batches(cells: Sequence[Named], size: int) -> Iterator[list[Named]]:
     def alike(cell: Named) -> str:
         return repr((cell.policy.decode_stages(), cell.policy.encode, cell.policy.retrieve, cell.policy.merge))
 
+    most = size // prompts
     for _, found in groupby(sorted(cells, key=alike), key=alike):
         group = list(found)
-        step = -(-len(group) // -(-len(group) // size))
+        step = -(-len(group) // -(-len(group) // most))
         yield from (group[i : i + step] for i in range(0, len(group), step))
 
 

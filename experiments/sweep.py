@@ -69,10 +69,16 @@ class Plan:
 
     def prompt_keys(self) -> Iterator[tuple[int, int, int, Task, str]]:
         """(index, seed, length, task, mode) of every prompt, index by index: a sweep stopped early has something of everything."""
-        for index in range(self.prompts):
+        for (index,), seed, length, task, mode in self._several(1):
+            yield index, seed, length, task, mode
+
+    def _several(self, size: int) -> Iterator[tuple[range, int, int, Task, str]]:
+        """(indices, seed, length, task, mode) of at most `size` prompts of one task at a time."""
+        for first in range(0, self.prompts, size):
+            indices = range(first, min(first + size, self.prompts))
             for seed in self.seeds:
                 for length in self.lengths:
-                    yield from ((index, seed, length, task, mode) for task, mode in self.tasks)
+                    yield from ((indices, seed, length, task, mode) for task, mode in self.tasks)
 
     def missing(self, rows: Found, prompt: tuple[int, int, int, Task, str]) -> list[Named]:
         """The cells of a prompt that `rows` lacks."""
@@ -80,23 +86,16 @@ class Plan:
 
     def works(self, rows: Found, *, traced: bool) -> Iterator[Work]:
         """The prompts that `rows` lacks something of, in order, `together` of them at a time; traces are those of prompt 0."""
-        for first in range(0, self.prompts, self.together):
-            indices = range(first, min(first + self.together, self.prompts))
-            for seed in self.seeds:
-                for length in self.lengths:
-                    for task, (asked, mode) in enumerate(self.tasks):
-                        several = [(index, seed, length, asked, mode) for index in indices]
-                        for cells, found in self._lacking(rows, several).items():
-                            yield Work(found, seed, length, task, cells, trace=traced and 0 in found)
-
-    def _lacking(self, rows: Found, prompts: Sequence[tuple[int, int, int, Task, str]]) -> dict[tuple[int, ...], tuple[int, ...]]:
-        """Which cells `rows` lacks → the indices of the prompts that lack just these."""
-        found: dict[tuple[int, ...], tuple[int, ...]] = {}
-        for prompt in prompts:
-            lacking = tuple(i for i, cell in enumerate(self.cells) if _key(cell, prompt) not in rows)
-            if lacking:
-                found[lacking] = (*found.get(lacking, ()), prompt[0])
-        return found
+        cells = self.cells
+        for indices, seed, length, task, mode in self._several(self.together):
+            found: dict[tuple[int, ...], list[int]] = {}  # the cells that are lacking, and the prompts that lack just these
+            for index in indices:
+                prompt = (index, seed, length, task, mode)
+                lacking = tuple(i for i, cell in enumerate(cells) if _key(cell, prompt) not in rows)
+                found.setdefault(lacking, []).append(index)
+            for lacking, alike in found.items():
+                if lacking:
+                    yield Work(tuple(alike), seed, length, self.tasks.index((task, mode)), lacking, trace=traced and 0 in alike)
 
 
 def _key(cell: Named, prompt: tuple[int, int, int, Task, str]) -> tuple:

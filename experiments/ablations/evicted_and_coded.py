@@ -1,6 +1,7 @@
 """Eviction, codes of four bits, and both: a quarter of the slots, a quarter of the bits of each, a sixteenth of the bytes."""
 
 from collections.abc import Callable
+from functools import partial
 
 import kvjax
 from experiments.ablations.ablation import Ablation, Setting, Variant
@@ -9,22 +10,22 @@ from experiments.ablations.run import main
 
 def variants(setting: Setting) -> list[Variant]:
     """Two evicting methods, each with the storage of a method that evicts nothing."""
-    methods = kvjax.methods
-    coded = methods.turboquant(key_bits=4, value_bits=4)
-
-    def evicting(build: Callable[..., kvjax.Policy]) -> kvjax.Policy:
-        return build(budget=setting.budget)
-
-    def both(build: Callable[..., kvjax.Policy]) -> kvjax.Policy:
-        return evicting(build).replace(encode=coded.encode)
-
+    methods, budget = kvjax.methods, setting.budget
     return [
-        Variant("every token, 4 bits", lambda: coded),
-        Variant("snapkv", lambda: evicting(methods.snapkv)),
-        Variant("snapkv, 4 bits", lambda: both(methods.snapkv)),
-        Variant("compactor", lambda: evicting(methods.compactor)),
-        Variant("compactor, 4 bits", lambda: both(methods.compactor)),
+        Variant("every token, 4 bits", _coded),
+        Variant("snapkv", partial(methods.snapkv, budget=budget)),
+        Variant("snapkv, 4 bits", partial(_both, methods.snapkv, budget)),
+        Variant("compactor", partial(methods.compactor, budget=budget)),
+        Variant("compactor, 4 bits", partial(_both, methods.compactor, budget)),
     ]
+
+
+def _coded() -> kvjax.Policy:
+    return kvjax.methods.turboquant(key_bits=4, value_bits=4)
+
+
+def _both(build: Callable[..., kvjax.Policy], budget: int | float) -> kvjax.Policy:
+    return build(budget=budget).replace(encode=_coded().encode)
 
 
 ABLATION = Ablation(
