@@ -22,6 +22,7 @@ with install_import_hook(["kvjax", "models"], "beartype.beartype"):
 import gc  # noqa: E402
 import logging  # noqa: E402
 import re  # noqa: E402
+import time  # noqa: E402
 from collections import Counter  # noqa: E402
 from contextlib import contextmanager  # noqa: E402
 
@@ -37,6 +38,7 @@ from tests import long_tests  # noqa: E402
 from tests.method_cases import case  # noqa: E402
 
 gc.freeze()  # a million objects that imports have left stay: the collector need not look through them again and again
+gc.set_threshold(5_000)  # nor through those of every traced program
 
 
 #: Files that keep a worker busy for long, roughly the longest first.
@@ -53,6 +55,9 @@ LONGEST = (
 
 LONG = long_tests.names()
 
+#: When the last test may begin, in seconds as `date +%s` counts them: a run that has no more time says what it left out.
+UNTIL = float(os.environ.get("KVJAX_TESTS_UNTIL", "inf"))
+
 
 def pytest_configure(config):
     """Workers take whole files in the order below; by default pytest-xdist hands out those of few tests last, however long."""
@@ -67,11 +72,24 @@ def pytest_itemcollected(item):
 
 @pytest.hookimpl(trylast=True)  # of the tests that are selected
 def pytest_collection_modifyitems(items):
-    """With workers, the longest files first and then those of many tests: no worker waits for a long one that began last."""
+    """With workers, the longest files first and then those of many tests: no worker waits for a long one that began last.
+
+    A run that may end before its last test begins with another file each time ($KVJAX_TESTS_TURN).
+    """
     if "PYTEST_XDIST_WORKER" in os.environ:
         rank = {Path(__file__).parent / f"{name}.py": place for place, name in enumerate(LONGEST)}
         tests = Counter(item.path for item in items)
-        items.sort(key=lambda item: (rank.get(item.path, len(rank)), -tests[item.path]))
+        files = sorted(tests, key=lambda path: (rank.get(path, len(rank)), -tests[path], path))
+        turn = int(os.environ.get("KVJAX_TESTS_TURN", 0))
+        place = {path: (at - turn) % len(files) for at, path in enumerate(files)}
+        items.sort(key=lambda item: place[item.path])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Nothing begins after `UNTIL`."""
+    if time.time() > UNTIL:
+        pytest.skip("not run: the time of this run was up ($KVJAX_TESTS_UNTIL)")
 
 
 def toy_config(**changes) -> dict:

@@ -1,8 +1,8 @@
 """Stages crossed with each other, on kvjax and written out (`tests.crossings.slow`): kept sets exactly, numbers to 1e-5.
 
 Every run takes a scorer, an allocator, a merger and a schedule. A few run always. The slow tests take every scorer through three
-allocators and a merger after the prompt and through a schedule while decoding, others for each, and every merger through all;
-with KVJAX_CROSSINGS=all every scorer through all of them. All quadruples together would be some thirty thousand programs.
+allocators and a merger after the prompt and through a schedule while decoding, and every merger through two schedules, others for
+each; with KVJAX_CROSSINGS=all each of them through all. All quadruples together would be some thirty thousand programs.
 """
 
 import os
@@ -158,19 +158,20 @@ def run_all(lm, rows, run) -> None:
     assert wrong == {}
 
 
-def share(rows: list, score: str, count: int) -> list:
-    """`count` rows, others for every scorer so that all of them take part; all rows where $KVJAX_CROSSINGS is "all"."""
+def share(rows: list, turn: int, count: int) -> list:
+    """`count` rows, others at every turn so that all of them take part; all rows where $KVJAX_CROSSINGS is "all"."""
     if os.environ.get("KVJAX_CROSSINGS") == "all":
         return rows
-    first = count * list(SCORERS).index(score)
+    first = count * turn
     return [rows[(first + j) % len(rows)] for j in range(count)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("score", SCORERS)
 def test_every_scorer_with_allocators_and_mergers(lm, score):
-    allocators = share([(score, allocate) for allocate in ALLOCATORS], score, 3)
-    run_all(lm, allocators + share([(score, "Uniform", merge) for merge in MERGERS], score, 1), agree_after_prompt)
+    turn = list(SCORERS).index(score)
+    allocators = share([(score, allocate) for allocate in ALLOCATORS], turn, 3)
+    run_all(lm, allocators + share([(score, "Uniform", merge) for merge in MERGERS], turn, 1), agree_after_prompt)
 
 
 @pytest.mark.slow
@@ -180,11 +181,11 @@ def test_every_scorer_with_schedules(lm, score):
     rows = [(score, "Uniform", _turned(mergers, i + j), when) for j, when in enumerate(SCHEDULES)]
     plain = [(score, "Uniform", "Drop", when) for when in SCHEDULES]
     taken = [one if accepted(lm, crossed(*one)) else other for one, other in zip(rows, plain, strict=True)]
-    run_all(lm, share(taken, score, 1), agree)
+    run_all(lm, share(taken, i, 1), agree)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("merge", MERGERS)
-def test_every_merger_with_every_schedule(lm, merge):
+def test_every_merger_with_schedules(lm, merge):
     score = "RawMass" if merge == "ByVotes" else "AccumulatedAttention"
-    run_all(lm, [(score, "Adaptive", merge, when) for when in SCHEDULES], agree)
+    run_all(lm, share([(score, "Adaptive", merge, when) for when in SCHEDULES], list(MERGERS).index(merge), 2), agree)

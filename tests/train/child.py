@@ -1,10 +1,12 @@
 """Runs of training as a process of its own, to be killed: `python -m tests.train.child FOLDER [NAME ...]`.
 
 Without a name TRIM-KV is trained into FOLDER; those of `GATES`, `OTHERS` or `WHOLE` (`tests.train.conftest`) one after another,
-each into FOLDER/NAME.
+each into FOLDER/NAME. NAME@N waits before its step N, counted from 0, to be killed.
 """
 
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -12,6 +14,7 @@ import numpy as np
 
 import models
 from kvjax.train import Examples, train
+from kvjax.train.batch import Batch
 from models import llama
 from tests.conftest import toy_config
 from tests.train.conftest import GATES, OTHERS, TRIM, WHOLE, texts
@@ -21,14 +24,32 @@ STEPS, EVERY = 60, 2
 FEW = 12
 
 
-def main(folder: str, *names: str) -> None:
+@dataclass(frozen=True)
+class Waiting(Examples):
+    """The same examples, and minutes before batch `last`: without them a run of toys may be over before anybody kills it."""
+
+    last: int = -1
+
+    def batch(self, index: int) -> Batch:
+        time.sleep(600 if index == self.last else 0)
+        return super().batch(index)
+
+
+def main(folder: str, *words: str) -> None:
     """Train, or go on, and write the weights beside the folder."""
-    named = GATES | OTHERS | WHOLE
-    runs = [(TRIM, Path(folder), STEPS)] if not names else [(named[name], Path(folder) / name, FEW) for name in names]
-    lm = models.random(llama.config(toy_config(num_hidden_layers=1 if set(names) & set(GATES | OTHERS) else 2)), seed=0)
-    source = Examples(texts(12), rows=2, parts=2)
-    found = [train(lm, learner, source, steps=n, folder=out, every=EVERY, resume=True).weights for learner, out, n in runs]
+    lm = models.random(llama.config(toy_config(num_hidden_layers=1 if set(named(words)) & set(GATES | OTHERS) else 2)), seed=0)
+    found = []
+    for word in words or ("",):
+        name, _, last = word.partition("@")
+        learner, out, steps = ((GATES | OTHERS | WHOLE)[name], Path(folder) / name, FEW) if name else (TRIM, Path(folder), STEPS)
+        source = Waiting(texts(12), rows=2, parts=2, last=int(last or -1))
+        found.append(train(lm, learner, source, steps=steps, folder=out, every=EVERY, resume=True).weights)
     np.savez(f"{folder}.npz", *map(np.asarray, jax.tree.leaves(found)))
+
+
+def named(words: tuple[str, ...]) -> list[str]:
+    """NAME of every NAME@N."""
+    return [word.partition("@")[0] for word in words]
 
 
 if __name__ == "__main__":
