@@ -38,7 +38,6 @@ from tests import long_tests  # noqa: E402
 from tests.method_cases import case  # noqa: E402
 
 gc.freeze()  # a million objects that imports have left stay: the collector need not look through them again and again
-gc.set_threshold(5_000)  # nor through those of every traced program
 
 
 #: Files that keep a worker busy for long, roughly the longest first.
