@@ -1,6 +1,5 @@
 """The `kvjax` process: `experiments.cli` between its first import and its exit code."""
 
-import gc
 import sys
 from typing import NoReturn
 
@@ -20,7 +19,6 @@ def _code() -> int:
     try:
         from experiments.cli import main  # seconds, in which Ctrl-C may come
 
-        gc.freeze()  # 200,000 objects that imports have left stay: tracing makes the collector look through them again and again
         return main()
     except BaseException:
         if not interrupt.interrupted():
