@@ -136,6 +136,17 @@ def pre(lm, prompt):
     return kvjax.prefill(lm, prompt, needs=everything())
 
 
+def alive() -> list[jax.Array]:
+    """Every array that somebody holds: not those of cycles that tracing left and the collector has not met yet."""
+    gc.collect()
+    return jax.live_arrays()
+
+
+def live_bytes() -> int:
+    """Bytes of them."""
+    return sum(x.nbytes for x in alive())
+
+
 #: Memory maps that leave room for those of twenty tests.
 TWENTY_TESTS_FIT = 40_000
 

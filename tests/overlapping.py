@@ -1,20 +1,33 @@
 """What happens when in a decode: layers as they begin, readings of the host as they are begun, run and waited for."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import kvjax
 from kvjax.placement import by_callback
 from kvjax.placement.begun import BegunReads
+from kvjax.placement.on_device import OnDevice
 from kvjax.retrieve.elsewhere import once_begun
 from models.decoder import Decoder
+from tests.artefacts import toy
 
 #: Seconds after which a reading gives up waiting for the device: a program that does not overlap would wait for ever.
 PATIENCE = 20
+
+
+def heterocache(home: OnDevice) -> kvjax.Policy:
+    """Satellites of a pivot are read anew when it drifts."""
+    return kvjax.methods.heterocache(budget=0.6, artefact=toy("heterocache"), theta=1.5, host=home)
+
+
+def infinigen(home: OnDevice) -> kvjax.Policy:
+    """A layer's tokens are read while the one before it is at work."""
+    return kvjax.methods.infinigen(part=0.5, alpha=6.0, cap=20, home=home)
 
 
 @dataclass
@@ -45,15 +58,20 @@ class Log:
             self.changed.notify_all()
 
     def between(self) -> list[int]:
-        """Layers that began between each reading's beginning and its being waited for; what is begun first is taken first."""
-        begun, found, layers = [], [], 0
-        for event in self.events:
-            layers += event == "layer"
-            if event == "begin":
-                begun.append(layers)
-            elif event == "take":
-                found.append(layers - begun.pop(0))
-        return found
+        """Layers that began between each reading's beginning and its being waited for."""
+        return between(self.events, "layer")
+
+
+def between(events: Iterable[str], work: str) -> list[int]:
+    """Events of `work` between each "begin" and its "take"; what is begun first is taken first, a take of nothing is left out."""
+    begun, found, done = [], [], 0
+    for event in events:
+        done += event == work
+        if event == "begin":
+            begun.append(done)
+        elif event == "take" and begun:
+            found.append(done - begun.pop(0))
+    return found
 
 
 _LOG: list[Log] = []

@@ -1,19 +1,11 @@
 """Bytes: what is allocated, what is alive, what is in use."""
 
-import gc
-
-import jax
 import numpy as np
 import pytest
 
 import kvjax
 from kvjax.encode import Cast, Stored
-from tests.conftest import ids_of, policy_of
-
-
-def live_bytes() -> int:
-    gc.collect()
-    return sum(x.nbytes for x in jax.live_arrays())
+from tests.conftest import ids_of, live_bytes, policy_of
 
 
 def test_released_prefill_leaves_the_cache_and_nothing_else(lm):

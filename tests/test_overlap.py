@@ -6,19 +6,15 @@ import pytest
 import kvjax
 from kvjax.encode import ByCallback, OnDevice, Stored
 from kvjax.placement.begun import BegunReads
-from tests.artefacts import toy
-from tests.overlapping import slow_reads, watched
+from tests import overlapping
+from tests.overlapping import infinigen, slow_reads, watched
 
 LAYERS, STEPS = 3, 8
 
 
 def heterocache(home):
-    policy = kvjax.methods.heterocache(budget=0.6, artefact=toy("heterocache"), theta=1.5, host=home)
+    policy = overlapping.heterocache(home)
     return policy.replace(encode=Stored(placement=ByCallback())) if isinstance(home, ByCallback) else policy
-
-
-def infinigen(home):
-    return kvjax.methods.infinigen(part=0.5, alpha=6.0, cap=20, home=home)
 
 
 def decoded(lm, pre, policy):

@@ -1,10 +1,8 @@
 """`kvjax bench capacity`: as many requests fit as a card has bytes for, and their buffers take what was planned."""
 
-import gc
 import json
 from functools import partial
 
-import jax
 import numpy as np
 import pytest
 import typer
@@ -15,18 +13,12 @@ from experiments.bench.model_shapes import decoder_of
 from experiments.commands.capacity import capacity as command
 from experiments.serving.capacity import Capacity, Kind, capacity
 from kvjax.types import SLACK
-from tests.conftest import ids_of, policy_of
+from tests.conftest import ids_of, live_bytes, policy_of
 
 NEW, ROWS = 16, 5
 slow = partial(pytest.param, marks=pytest.mark.slow)
 NAMES = ["full", "snapkv", "adakv", "h2o", "kivi", "streaming_llm"]
 MORE = ["d2o", "hcattention", "gear", "q4_persistent", "expected_attention", "keydiff", "tova", "turboquant"]
-
-
-def live() -> int:
-    """Bytes of all arrays on the device."""
-    gc.collect()
-    return sum(x.nbytes for x in jax.live_arrays())
 
 
 @pytest.mark.parametrize("name", [*NAMES, *(slow(name) for name in MORE)])
@@ -36,9 +28,9 @@ def test_requests_take_what_was_planned(name, lm, pre):
     found = capacity(lm.decoder, policy, length=90, new=NEW, dtype="float32", card=1)
     one = lambda: kvjax.compress(pre, policy, headroom=policy.when.headroom(NEW, 1))  # noqa: E731
     one()  # what is made once, such as programs' constants, is there
-    before = live()
+    before = live_bytes()
     batch = kvjax.stack([one() for _ in range(ROWS)])
-    measured = live() - before - batch.logits.nbytes
+    measured = live_bytes() - before - batch.logits.nbytes
     assert batch.lengths.shape[1] == ROWS
     assert found.cache(ROWS) + found.host_cache(ROWS) == pytest.approx(measured, rel=0.03)
     assert (found.cache(ROWS), found.host_cache(ROWS)) == (batch.nbytes, batch.host_nbytes)

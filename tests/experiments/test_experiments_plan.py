@@ -3,7 +3,6 @@
 import json
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from experiments.bench.planned_step import step_temporaries
 from experiments.commands.plan import plan as command
 from kvjax.allocate import AttentionVariance, WholeLayers
 from kvjax.encode import Cast, Stored
-from tests.conftest import policy_of, toy_config
+from tests.conftest import live_bytes, policy_of, toy_config
 
 NEW = 16
 #: The six that issue 5 asks for; slow: a budget in slots, and the other kinds of state a cache carries.
@@ -102,9 +101,9 @@ def test_an_evicting_step_takes_a_small_part_of_a_long_cache():
 def test_planning_allocates_nothing():
     decoder = decoder_of("llama3-8b")
     policy = coded(kvjax.methods.hcattention(artefact=None), decoder, groups=32, centroids=8192)
-    before = sum(x.nbytes for x in jax.live_arrays())
+    before = live_bytes()
     found = plan(decoder, policy, length=4_000_000, new=256, dtype="bfloat16", card=141)
-    assert sum(x.nbytes for x in jax.live_arrays()) - before < 1e6
+    assert live_bytes() - before < 1e6
     slots = 32 * 8 * 4_000_256
     assert slots <= found["slots"] <= 1.017 * slots
     assert found["device"]["cache: keys"] == found["slots"] * 64 and found["host"]["cache: values"] == found["slots"] * 256

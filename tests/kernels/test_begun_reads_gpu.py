@@ -11,24 +11,16 @@ deviceless.require()
 
 import kvjax  # noqa: E402
 from kvjax.encode import ByCallback  # noqa: E402
-from tests.artefacts import toy  # noqa: E402
 from tests.decode_loop import decode, operands  # noqa: E402
+from tests.overlapping import between, heterocache, infinigen  # noqa: E402
 
 SLOTS = 1 << 12
 _CALLED = re.compile(r"(?:body|to_apply|true_computation|false_computation)=(%[^,\s]+)")
 _KIND = re.compile(r" = .*? (while|conditional|call|custom-call)\(")
 
 
-def heterocache():
-    return kvjax.methods.heterocache(budget=0.6, artefact=toy("heterocache"), theta=1.5, host=ByCallback())
-
-
-def infinigen():
-    return kvjax.methods.infinigen(part=0.5, alpha=6.0, cap=20, home=ByCallback())
-
-
-def computations(text: str) -> dict[str, list[str]]:
-    """Instructions of a scheduled module in their order, by computation; the entry as "entry"."""
+def computations(text: str) -> dict[str, list[tuple[str, str]]]:
+    """Kind and line of the instructions of a scheduled module in their order, by computation; the entry as "entry"."""
     found, name = {}, None
     for line in text.splitlines():
         if begins := re.match(r"(ENTRY )?(%\S+) \(.*\{$", line):
@@ -39,7 +31,7 @@ def computations(text: str) -> dict[str, list[str]]:
     return found
 
 
-def events(found: dict[str, list], name: str) -> Iterator[str]:
+def events(found: dict[str, list[tuple[str, str]]], name: str) -> Iterator[str]:
     """In the order of the schedule, loops and branches where they stand: "begin", "take" and "attention" of a kernel."""
     for kind, line in found[name]:
         if kind != "custom-call":
@@ -52,22 +44,10 @@ def events(found: dict[str, list], name: str) -> Iterator[str]:
             yield "attention"
 
 
-def between(twice: list[str]) -> list[int]:
-    """Attention kernels between each beginning and its use; what is begun first is used first."""
-    begun, found, kernels = [], [], 0
-    for event in twice:
-        kernels += event == "attention"
-        if event == "begin":
-            begun.append(kernels)
-        elif event == "take" and begun:
-            found.append(kernels - begun.pop(0))
-    return found
-
-
 @pytest.mark.parametrize("method", [heterocache, infinigen])
 def test_attention_stands_between_a_beginning_and_its_use(lm, method):
     """HeteroCache's rows have the attention of a whole step to come, InfiniGen's that of the layer before theirs."""
-    policy = method()
+    policy = method(ByCallback())
     args = operands(lm, kvjax.prefill(lm, list(range(90)), needs=policy), policy, SLOTS)
     text = deviceless.compiled(decode._loop, *args, width=64, keep_logits=False).as_text()
     step = list(events(computations(text), "entry"))  # the loop over steps is the program
@@ -75,5 +55,5 @@ def test_attention_stands_between_a_beginning_and_its_use(lm, method):
     assert step.count("begin") == step.count("take") == readings
     assert step.count("attention") >= lm.decoder.layers
     least = step.count("attention") if method is heterocache else 1
-    found = between(2 * step)
+    found = between(2 * step, "attention")
     assert len(found) == (readings if method is heterocache else 2 * readings) and min(found) >= least

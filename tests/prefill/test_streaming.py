@@ -1,6 +1,5 @@
 """Compressed while reading is compressed afterwards, with one layer of dense keys and values alive at a time."""
 
-import gc
 from importlib import import_module
 from pathlib import Path
 
@@ -15,16 +14,10 @@ import models
 from kvjax.allocate import Adaptive, AttentionVariance, PyramidRounded, WholeLayers
 from kvjax.encode import Cast, Rerotated, Slide, Stored
 from models import llama, random
-from tests.conftest import compilations, ids_of, policy_of, toy_config
+from tests.conftest import alive, compilations, ids_of, policy_of, toy_config
 from tests.decode_loop import unchecked
 
 streaming = import_module("kvjax.compress.streaming")
-
-
-def alive() -> list[jax.Array]:
-    """Every array that somebody holds: not those of cycles that tracing left and the collector has not met yet."""
-    gc.collect()
-    return jax.live_arrays()
 
 
 def by_layer(policy) -> bool:

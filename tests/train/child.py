@@ -37,19 +37,17 @@ class Waiting(Examples):
 
 def main(folder: str, *words: str) -> None:
     """Train, or go on, and write the weights beside the folder."""
-    lm = models.random(llama.config(toy_config(num_hidden_layers=1 if set(named(words)) & set(GATES | OTHERS) else 2)), seed=0)
+    asked = [word.partition("@")[::2] for word in words]
+    layers = 1 if {name for name, _ in asked} & set(GATES | OTHERS) else 2
+    lm = models.random(llama.config(toy_config(num_hidden_layers=layers)), seed=0)
+    learners, runs = GATES | OTHERS | WHOLE, [(TRIM, Path(folder), STEPS, "")]
+    if asked:
+        runs = [(learners[name], Path(folder) / name, FEW, last) for name, last in asked]
     found = []
-    for word in words or ("",):
-        name, _, last = word.partition("@")
-        learner, out, steps = ((GATES | OTHERS | WHOLE)[name], Path(folder) / name, FEW) if name else (TRIM, Path(folder), STEPS)
+    for learner, out, steps, last in runs:
         source = Waiting(texts(12), rows=2, parts=2, last=int(last or -1))
         found.append(train(lm, learner, source, steps=steps, folder=out, every=EVERY, resume=True).weights)
     np.savez(f"{folder}.npz", *map(np.asarray, jax.tree.leaves(found)))
-
-
-def named(words: tuple[str, ...]) -> list[str]:
-    """NAME of every NAME@N."""
-    return [word.partition("@")[0] for word in words]
 
 
 if __name__ == "__main__":
