@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.batch_size import row_nbytes
-from experiments.measure import batches
+from experiments.measure import batches, read_alike
 from experiments.rows import Found, RowFile
 from experiments.sweep import Plan, make
 
@@ -18,7 +18,7 @@ from experiments.sweep import Plan, make
 @dataclass(frozen=True)
 class Cost:
     """Attributes:
-    prompts, rows, found: prompts to prefill, rows to measure, rows in the file already.
+    prompts, rows, found: prefills of prompts, rows to measure, rows in the file already.
     prefill_tokens, steps, row_steps: tokens prefilled; decode steps of a batch; the same times the rows of the batch.
     largest_bytes: full caches of the largest batch, tokens to come included. seconds: estimate without compilation.
     """
@@ -49,8 +49,9 @@ def estimate(lm: Any, plan: Plan, haystack: Sequence[int], rows: RowFile | Found
         most = task.rows_at_once(lm, first)
         for at in range(0, len(work.indices), most):
             prompts = len(work.indices[at : at + most])
-            groups = batches([cells[i] for i in work.cells], most, prompts=prompts)
-            total = _together(lm, total, first, prompts, [prompts * len(group) for group in groups])
+            read = read_alike([cells[i] for i in work.cells])
+            groups = [group for alike in read for group in batches(alike, most, prompts=prompts)]
+            total = _together(lm, total, first, prompts * len(read), [prompts * len(group) for group in groups])
     total = _plus(total, found=plan.total - total.rows)
     parameters = sum(x.size for x in jax.tree.leaves(lm.params))
     flops, bandwidth = rates(lm)
@@ -58,13 +59,13 @@ def estimate(lm: Any, plan: Plan, haystack: Sequence[int], rows: RowFile | Found
     return _plus(total, seconds=2 * parameters * total.prefill_tokens / flops + total.steps * read / bandwidth)
 
 
-def _together(lm: Any, cost: Cost, example: Any, prompts: int, groups: list[int]) -> Cost:
-    """With so many prompts more, whose cells are decoded in batches of these sizes."""
+def _together(lm: Any, cost: Cost, example: Any, prefills: int, groups: list[int]) -> Cost:
+    """With so many prefills of prompts more, whose cells are decoded in batches of these sizes."""
     return Cost(
-        prompts=cost.prompts + prompts,
+        prompts=cost.prompts + prefills,
         rows=cost.rows + sum(groups),
         found=cost.found,
-        prefill_tokens=cost.prefill_tokens + prompts * len(example.compressed),
+        prefill_tokens=cost.prefill_tokens + prefills * len(example.compressed),
         steps=cost.steps + len(groups) * max(1, example.new_tokens),
         row_steps=cost.row_steps + sum(groups) * max(1, example.new_tokens),
         largest_bytes=max(cost.largest_bytes, max(groups) * row_nbytes(lm, example)),

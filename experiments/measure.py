@@ -25,17 +25,31 @@ def measure(
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:  # fmt: skip
     """(row, trace) for each cell of each prompt; the second is None but for prompt 0 with `trace`.
 
-    Cells whose policies read a prompt alike share one prefill, which records the `needs` of all such policies. Prompts of one
-    task that are decoded alike are rows of one batch, as many as it has room for.
+    Cells whose policies read a prompt alike share one prefill, which records the `needs` of all such policies; a policy that lets
+    tokens leave the prompt while it is read reads it alone. Prompts of one task that are decoded alike are rows of one batch, as
+    many as it has room for.
     """
-    for attention in dict.fromkeys(cell.policy.attention for cell in cells):
-        mine = [cell for cell in cells if cell.policy.attention == attention]
-        wanted = needs if isinstance(needs, set | frozenset) else [policy for policy in needs if policy.attention == attention]
-        most = task.rows_at_once(lm, examples[0])
+    most = task.rows_at_once(lm, examples[0])
+    for mine in read_alike(cells):
+        reading = mine[0].policy
+        wanted = needs if isinstance(needs, set | frozenset) else [policy for policy in needs if _reads_as(policy, reading)]
         for some in decoded_together(examples, task, most):
-            reads = [_read(lm, example, prefills, needs=wanted, attention=attention) for example in some]
+            reads = [_read(lm, example, prefills, needs=wanted, reading=reading) for example in some]
             for group in batches(mine, most, prompts=len(reads)):
                 yield from _answered(lm, task, reads, group=group, trace=trace)
+
+
+def read_alike(cells: Sequence[Named]) -> list[list[Named]]:
+    """Cells that share a reading of the prompt."""
+    shared: dict[Any, list[Named]] = {}
+    for cell in cells:
+        if not cell.policy.select.leaves:
+            shared.setdefault(cell.policy.attention, []).append(cell)
+    return [*shared.values(), *([cell] for cell in cells if cell.policy.select.leaves)]
+
+
+def _reads_as(policy: kvjax.Policy, reading: kvjax.Policy) -> bool:
+    return not policy.select.leaves and policy.attention == reading.attention
 
 
 def decoded_together(examples: Sequence[Example], task: Any, most: int) -> Iterator[list[Example]]:
@@ -45,10 +59,14 @@ def decoded_together(examples: Sequence[Example], task: Any, most: int) -> Itera
         yield from (alike[i : i + most] for i in range(0, len(alike), most))
 
 
-def _read(lm: Any, example: Example, prefills: Any, *, needs: Any, attention: Any) -> Read:
+def _read(lm: Any, example: Example, prefills: Any, *, needs: Any, reading: kvjax.Policy) -> Read:
+    """The prompt as `reading` reads it: cut as it is read where tokens leave it, else whole, with the evidence for `needs`."""
     began = time.perf_counter()
-    pre = jax.block_until_ready(prefills.of(lm, example.compressed, needs, attention))
-    return Read(example, pre, seconds=time.perf_counter() - began)
+    if reading.select.leaves:
+        made = kvjax.prefill(lm, list(example.compressed), streaming=reading)
+    else:
+        made = prefills.of(lm, example.compressed, needs, reading.attention)
+    return Read(example, jax.block_until_ready(made), seconds=time.perf_counter() - began)
 
 
 def with_prefill(row: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -84,7 +102,8 @@ def _answered(lm: Any, task: Any, reads: Sequence[Read], *, group: list[Named], 
             pairs.append((read, cell))
             caches.append(cache)
             facts.append(fact)
-            seen.append(traces.of_cache(cache, read.pre.lengths[0]) if trace and read.example.index == 0 else None)
+            length = len(read.example.compressed)
+            seen.append(traces.of_cache(cache, length) if trace and read.example.index == 0 else None)
     batch = over_devices(lm, kvjax.stack(caches) if len(caches) > 1 else caches[0])
     began = time.perf_counter()
     found = task.measure(lm, batch, group[0].policy, [read for read, _ in pairs])
@@ -104,11 +123,14 @@ def _compressed(lm: Any, read: Read, group: list[Named]) -> Iterator[tuple[Named
     for cell in group:
         forget_programs()
         began = time.perf_counter()
-        if scored is None or not scored.serves(read.pre, cell.policy):
-            scored = kvjax.score_prompt(read.pre, cell.policy)
-        cache = jax.block_until_ready(kvjax.compress(read.pre, cell.policy, scores=scored))
+        if isinstance(read.pre, kvjax.KVCache):
+            cache = read.pre
+        else:
+            if scored is None or not scored.serves(read.pre, cell.policy):
+                scored = kvjax.score_prompt(read.pre, cell.policy)
+            cache = jax.block_until_ready(kvjax.compress(read.pre, cell.policy, scores=scored))
         spent = {"seconds_compress": time.perf_counter() - began}
-        yield cell, cache, spent | _bytes(lm, read.pre, cache) | {"table_bytes": cell.table_bytes}
+        yield cell, cache, spent | _bytes(lm, len(read.example.compressed), cache) | {"table_bytes": cell.table_bytes}
 
 
 def over_devices(lm: Any, cache: kvjax.KVCache) -> kvjax.KVCache | kvjax.ShardedCache:
@@ -123,9 +145,9 @@ def peak_bytes() -> int:
     return int(stats.get("peak_bytes_in_use", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
 
-def _bytes(lm: Any, pre: Any, cache: Any) -> dict[str, Any]:
+def _bytes(lm: Any, length: int, cache: Any) -> dict[str, Any]:
     """What the compressed prompt occupies and what the whole one would, before room for new tokens is added."""
-    decoder, length = lm.decoder, pre.lengths[0]
+    decoder = lm.decoder
     heads = decoder.layers * decoder.heads
     kept = int(cache.lengths.sum())
     return {

@@ -19,6 +19,7 @@ from experiments.provenance import commit, machine, versions
 from experiments.rows import Found, RowFile
 from experiments.tasks.example import Example, Read
 from experiments.tasks.text import Haystack
+from kvjax.compress.streaming import check_leaving, check_streaming
 
 #: Raised whenever the same seed would give other prompts than before.
 PROMPTS = 1
@@ -174,16 +175,19 @@ def check(lm: Any, plan: Plan, haystack: Sequence[int], rows: Found) -> None:
                     most = lm.decoder.max_positions
                     raise ValueError(f"{task.NAME} at length {length} needs {needed} positions, the model has {most}")
                 for cell in plan.cells:
-                    _check_policy(lm, cell, len(found.compressed))
+                    _check_policy(lm, cell, found.compressed)
                 rows.expect(found.task, found.meta.get("data"))
                 haystacks |= not found.meta.get("data")
     if haystacks:
         leaks.refuse(plan.cells, lm.decode(list(haystack)), "the text that this sweep cuts its prompts from")
 
 
-def _check_policy(lm: Any, cell: Named, tokens: int) -> None:
+def _check_policy(lm: Any, cell: Named, ids: Sequence[int]) -> None:
     try:
-        cell.policy.check(lm.decoder, tokens)
+        cell.policy.check(lm.decoder, len(ids))
+        if cell.policy.select.leaves:
+            check_streaming(lm.decoder, [ids], cell.policy)
+            check_leaving(lm.decoder, cell.policy, cell.policy.attention)
     except ValueError as error:
         raise ValueError(f"{cell.name} at budget {cell.budget}: {error}") from error
 

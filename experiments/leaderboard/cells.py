@@ -8,6 +8,7 @@ import kvjax
 from experiments.policies import Budget, Named, parse_policy
 from kvjax.artefacts.artefact import built_in
 from kvjax.artefacts.retrofit import OWN, trained_for
+from kvjax.compress.streaming import check_leaving
 from kvjax.protocols import Decoder
 
 
@@ -101,6 +102,5 @@ def _cell(spec: str, budget: Budget, model: Decoder, lengths: Sequence[int]) -> 
         cell = parse_policy(spec, max(1, round(budget * lengths[0])))
     for length in lengths:
         cell.policy.check(model, length)
-    if cell.policy.select.leaves:
-        raise ValueError("tokens leave its layers while the prompt is read, so it cannot share a prefill with other methods")
+    check_leaving(model, cell.policy, cell.policy.attention)
     return cell

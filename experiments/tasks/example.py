@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jaxtyping import Array, Float32
+
+import kvjax
+
 
 @dataclass(frozen=True)
 class Example:
@@ -51,11 +55,22 @@ class Example:
 
 @dataclass(frozen=True)
 class Read:
-    """A prompt that has been read: its example, what `kvjax.prefill` made of it, and the seconds that took."""
+    """A prompt that has been read.
+
+    Attributes:
+        example: the prompt.
+        pre: what `kvjax.prefill` made of it: any policy's to compress, or the cache of one that cuts it as it is read.
+        seconds: that it took.
+    """
 
     example: Example
-    pre: Any
+    pre: kvjax.Prefilled | kvjax.KVCache
     seconds: float = 0.0
+
+    @property
+    def logits(self) -> Float32[Array, " v"]:
+        """Of the prompt's last token."""
+        return self.pre.logits[0] if isinstance(self.pre, kvjax.KVCache) else self.pre.rows[0].logits
 
 
 def block(policy: Any) -> int:

@@ -59,7 +59,7 @@ def measure(lm: Any, cache: Any, policy: Any, reads: Sequence[Read]) -> list[dic
     known = [list(answer[:-1]) for answer in answers]
     extended = kvjax.extend(lm, cache, known, policy, return_logits=True, block=block(policy))
     rows = zip(reads, extended.logits, answers, strict=True)
-    grades = [{"nll": float(_nats(read.pre.rows[0].logits, row, jnp.asarray(answer, jnp.int32)))} for read, row, answer in rows]
+    grades = [{"nll": float(_nats(read.logits, row, jnp.asarray(answer, jnp.int32)))} for read, row, answer in rows]
     return [grade | of_retrieval(extended.cache, policy, row) for row, grade in enumerate(grades)]
 
 

@@ -42,7 +42,7 @@ def compressed_prefill(
     rows = check_prompts(prompts, lm.decoder)
     attention.check(lm.decoder, chunk)
     check_streaming(lm.decoder, rows, policy)
-    _check_leaving(lm.decoder, policy, attention)
+    check_leaving(lm.decoder, policy, attention)
     needs = ev.ordered(policy.needs)
     trim()
     memory = jax.memory.Space.Host if residual_on_host else jax.memory.Space.Device
@@ -120,7 +120,7 @@ def check_streaming(decoder: Decoder, rows: Sequence[Sequence[int]], policy: Pol
         raise ValueError(f"{policy.encode!r} codes {policy.encode.page} slots at once, which layer by layer it does not: {whole}")
 
 
-def _check_leaving(decoder: Decoder, policy: Policy, attention: PrefillAttention) -> None:
+def check_leaving(decoder: Decoder, policy: Policy, attention: PrefillAttention) -> None:
     """Raise ValueError where tokens leave a prompt whose order in the text is not all that is read of it."""
     if not policy.select.leaves:
         return

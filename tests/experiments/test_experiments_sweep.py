@@ -95,6 +95,24 @@ def test_one_prefill_a_prompt(talker, plan, tmp_path, monkeypatch):
     assert len(calls) == 2 * 2
 
 
+def test_a_policy_that_cuts_prompts_as_they_are_read_reads_them_alone(talker, plan, tmp_path, monkeypatch):
+    """Beside others that share theirs; its rows say what it does by itself."""
+    cell = parse_policy("pyramid_infer:p=0.2,least=8", 0.5)
+    mixed = replace(plan, prompts=1, policies=(cell, *plan.policies), tasks=plan.tasks[::-1])
+    calls, real = [], kvjax.prefill
+    monkeypatch.setattr(kvjax, "prefill", lambda *a, **k: calls.append(k.get("streaming")) or real(*a, **k))
+    assert go(talker, mixed, tmp_path / "rows.jsonl") == 2 * 5
+    assert calls == 2 * [None, cell.policy]
+    example = sweep.make(talker, (0, 0, 420, ppl, "-"), talker.encode(HAYSTACK.text))
+    cache = real(talker, list(example.compressed), streaming=cell.policy)
+    known = kvjax.extend(talker, cache, [list(example.answer[:-1])], cell.policy, return_logits=True, block=1)
+    logits = jax.numpy.concatenate([cache.logits, known.logits[0]])
+    nll = -jax.nn.log_softmax(logits)[jax.numpy.arange(len(example.answer)), jax.numpy.array(example.answer)].mean()
+    (row,) = (row for row in lines(tmp_path / "rows.jsonl") if row["policy"].startswith("pyramid") and row["task"] == "ppl")
+    assert row["kept_slots"] == cache.lengths.sum() < 4 * 420 and row["allocated_bytes"] == cache.nbytes
+    assert row["nll"] == pytest.approx(float(nll), rel=1e-5)
+
+
 def test_kept_prefills_serve_the_next_sweep(talker, plan, whole, tmp_path, monkeypatch):
     small = replace(plan, prompts=1, tasks=plan.tasks[1:])
     first = tmp_path / "first.jsonl"
