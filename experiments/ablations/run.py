@@ -1,6 +1,7 @@
 """Running an ablation: a sweep of its variants, then the table, the orderings and the figure."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 from experiments import sweep as engine
 from experiments.ablations import names
-from experiments.ablations.ablation import Ablation, Artefacts, Setting
+from experiments.ablations.ablation import Ablation, Artefacts, Setting, Variant
 from experiments.ablations.artefacts import Calibrated, given
 from experiments.ablations.page import markdown
 from experiments.entry import command
@@ -55,9 +56,8 @@ def find(name: str) -> Ablation:
     return import_module(f"experiments.ablations.{name}").ABLATION
 
 
-def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *, progress: Any) -> str:
-    """Measure what `folder`/NAME.jsonl lacks, with traces beside it, then write NAME.md and NAME.png; returns the markdown."""
-    from experiments.ablations.figure import draw
+def planned(name: str, lm: Any, text: Haystack, settings: Settings) -> tuple[Ablation, Sequence[Variant], engine.Plan]:
+    """The ablation, its variants for this model, calibrated where they have to be, and what is to be measured."""
     from experiments.commands.tasks import parse_tasks
 
     ablation = find(name)
@@ -71,6 +71,14 @@ def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *,
         seeds=(settings.seed,),
         together=settings.together,
     )
+    return ablation, variants, plan
+
+
+def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *, progress: Any) -> str:
+    """Measure what `folder`/NAME.jsonl lacks, with traces beside it, then write NAME.md and NAME.png; returns the markdown."""
+    from experiments.ablations.figure import draw
+
+    ablation, variants, plan = planned(name, lm, text, settings)
     folder.mkdir(parents=True, exist_ok=True)
     path, shared = folder / f"{name}.jsonl", engine.identity(lm, text)
     with RowFile(path, shared) as rows, RowFile(beside(path), shared, trace) as traced:

@@ -11,17 +11,15 @@ from experiments import sweep as engine
 from experiments.commands.sweep_options import Budgets, DryRun, Lengths, Prefills, Prompts, Question, Seeds, Tasks, Together
 from experiments.commands.tasks import parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
-from experiments.cost import estimate
+from experiments.dry_run import dry_run
 from experiments.executors import Executor, Setup, on_ray
 from experiments.executors import slurm as on_slurm
 from experiments.executors.local import Local
-from experiments.full_cache import MB
 from experiments.plan_words import grid, parse_lengths, parse_seeds
 from experiments.prefills import Afresh, Kept
 from experiments.row_checks import trace
-from experiments.rows import Found, RowFile
-from experiments.tasks.chat import encode_plain
-from experiments.tasks.text import Haystack, haystack
+from experiments.rows import RowFile
+from experiments.tasks.text import haystack
 from experiments.traces import beside
 
 
@@ -45,7 +43,7 @@ def sweep(
     workers: Annotated[int, typer.Option(min=1, max=10_000, help="Prompts measured at a time; 1 and local: this process.")] = 1,
     slurm: Annotated[str | None, typer.Option(help="Parameters for submitit: slurm_partition=gpu,timeout_min=60,...")] = None,
     heads: Annotated[int, typer.Option(min=1, help="Devices that share the KV heads and the weights; a divisor of the heads.")] = 1,
-    dry_run: DryRun = False,
+    only_told: DryRun = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure policies x budgets on tasks; one prefill a prompt; a killed sweep goes on where it was."""
@@ -60,8 +58,8 @@ def sweep(
     source = haystack(text)
     with err.status(f"loading {model}"):
         lm = _loaded(model, dtype, heads)
-    if dry_run:
-        _dry_run(lm, plan, source, out_file, json_file)
+    if only_told:
+        write_json(json_file, dataclasses.asdict(dry_run(lm, plan, source, out_file)))
         return
     shared = engine.identity(lm, source)
     paths = [None if path is None else str(path) for path in (text, prefills)]
@@ -97,26 +95,3 @@ def _executor(name: str, setup: Setup, workers: int, out_file: Path, slurm: str 
         folder = out_file.absolute().with_name(f"{out_file.stem}.jobs")
         return on_slurm.Slurm(setup, workers, folder, tuple(on_slurm.options(slurm).items()))
     return Local(setup, workers) if workers > 1 else None
-
-
-def _dry_run(lm: Any, plan: engine.Plan, source: Haystack, out_file: Path, json_file: Path | None) -> None:
-    """Print what would be measured and about how long it would take; nothing is written."""
-    ids = encode_plain(lm, source.text)
-    found = Found(out_file, engine.identity(lm, source))
-    engine.check(lm, plan, ids, found)
-    cost = estimate(lm, plan, ids, found)
-    seeds, lengths = (", ".join(map(str, x)) for x in (plan.seeds, plan.lengths))
-    out.print(f"tasks: {', '.join(name if mode == '-' else f'{name} ({mode})' for name, mode in _named(plan))}", markup=False)
-    out.print(f"lengths: {lengths}; seeds: {seeds}; prompts: {plan.prompts}")
-    for cell in plan.cells:
-        out.print(f"  {cell.name} at {cell.budget}", markup=False)
-    out.print(f"{cost.rows} rows to measure, {cost.found} found in {out_file}", markup=False)
-    out.print(f"{cost.prompts} prefills of {cost.prefill_tokens} tokens in all")
-    out.print(f"{cost.steps} decode steps in batches, {cost.row_steps} were it row by row")
-    out.print(f"at most {cost.largest_bytes / MB:.0f} MB of full caches at once")
-    out.print(f"at least {cost.seconds / 60:.1f} min by this machine's speed of two products, without attention and compilation")
-    write_json(json_file, dataclasses.asdict(cost))
-
-
-def _named(plan: engine.Plan) -> list[tuple[str, str]]:
-    return [(task.NAME, mode) for task, mode in plan.tasks]

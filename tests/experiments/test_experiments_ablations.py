@@ -155,6 +155,16 @@ def test_an_ablation_runs_on_a_model_of_another_family(ablate, name):
     assert origins[:2] == [[], []] and all(found[0].startswith("compresskv of random-qwen3") for found in origins[2:])
 
 
+def test_a_dry_run_tells_the_cost_and_measures_nothing(ablate, capsys, tmp_path):
+    words = ("--tasks", "ppl", "--lengths", 420, "--budget", 0.5)
+    asked = partial(ablate, "compresskv_table3", *words, "--prompts", 3, "--dry-run")
+    with pytest.raises(FileNotFoundError):
+        asked()  # no rows to read afterwards
+    told = capsys.readouterr().out
+    assert "12 rows to measure, 0 found" in told and "3 prefills of 1260 tokens" in told and "+ SRH selection at 0.5" in told
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_ablations_of_every_kind_run_on_a_model_of_another_family(ablate, other, name, tmp_path):
