@@ -142,6 +142,15 @@ def alive() -> list[jax.Array]:
     return jax.live_arrays()
 
 
+@pytest.fixture
+def set_aside():
+    """Collections look through what the test makes, not through the millions of objects that a long run holds."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def live_bytes() -> int:
     """Bytes of them."""
     return sum(x.nbytes for x in alive())

@@ -98,6 +98,7 @@ def test_blocks_are_streamed_too(lm):
     assert_same(kvjax.prefill(lm, ids, streaming=policy, attention=attention), want, atol=0)
 
 
+@pytest.mark.usefixtures("set_aside")
 def test_one_layer_of_dense_keys_and_values_is_alive(monkeypatch):
     """At 8 layers, after every layer: no array of the prompt's length with heads but what the policy keeps."""
     lm, policy, seen = random(llama.config(toy_config(num_hidden_layers=8))), policy_of("adakv"), []
@@ -118,6 +119,7 @@ def test_one_layer_of_dense_keys_and_values_is_alive(monkeypatch):
     assert_array_equal(cache.lengths.sum((0, 2)), [8 * 2 * 40] * 2)
 
 
+@pytest.mark.usefixtures("set_aside")
 @pytest.mark.parametrize("name", ["hcattention", "pyramid_infer"])
 def test_the_residual_stream_may_wait_on_the_host(monkeypatch, lm, name):
     """The same cache, with the stream of one chunk on the device at a time."""
