@@ -1,4 +1,4 @@
-"""`kvjax bench decode | retrieval | overlap | prefill | restore | sweep | long | memory`: whole pieces of work.
+"""`kvjax bench decode | retrieval | overlap | prefill | sparse-prefill | restore | sweep | long | memory`: whole pieces of work.
 
 Ratios against the peers come from one run. Single kernels are in `bench_kernels`, what the model answers beside the peers in
 `bench_answers`.
@@ -106,6 +106,32 @@ def prefill(
     lm, ids = model_and_text(model, dtype, context, text)
     with measuring("prefill", 2 * (rounds + 1) + 1) as done:
         result = bench(lm, ids, rounds=rounds, done=done)
+    show(result, json_file)
+
+
+@app.command("sparse-prefill")
+def sparse_prefill(
+    model: ModelName = "smollm2-135m",
+    context: Context = 8064,
+    artefact: Annotated[
+        str | None, typer.Option(help="Folder of an artefact of `kvjax calibrate minference`, or a built-in one's name.")
+    ] = None,
+    rounds: Rounds = 3,
+    text: TextFile = None,
+    dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:
+    """Seconds to read a prompt with MInference's patterns, and what they miss, beside exact attention."""
+    from experiments.bench.sparse_prefill import sparse_prefill as bench
+    from kvjax.artefacts.artefact import resolve
+    from kvjax.prefill import AShape, MInference
+
+    lm, ids = model_and_text(model, dtype, context, text)
+    patterns = {"vertical-slash (1000, 6096)": MInference(), "A-shape (100, 800)": MInference(AShape(100, 800))}
+    if artefact is not None:
+        patterns["a pattern a head"] = MInference.of(resolve(artefact, "minference", lm))
+    with measuring("sparse-prefill", (1 + len(patterns)) * (rounds + 1) + len(patterns)) as done:
+        result = bench(lm, ids, patterns, rounds=rounds, done=done)
     show(result, json_file)
 
 

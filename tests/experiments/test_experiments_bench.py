@@ -9,11 +9,14 @@ import pytest
 
 import kvjax
 from experiments import bench
-from experiments.bench import beside, growth, linear, operands
+from experiments.bench import beside, growth, linear, operands, sparse_prefill
 from experiments.policies import parse_policy
 from experiments.tasks import needle
+from kvjax.calibrate.minference import report
 from kvjax.kernels.ragged_attention.shapes import SMOLLM2_KEPT
+from kvjax.prefill import AShape, CausalAttention, MInference
 from tests.conftest import toy_config
+from tests.experiments.conftest import TEXT
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +35,28 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
     assert "no peers measured: set $KVJAX_PEERS" in result["peers"] and "no peers measured" in out
     code, _, err = cli("bench", "attention", "--shapes", "gpt-2")
     assert code == 2 and "smollm2 kept" in err
+
+
+def test_sparse_prefills_are_timed_and_judged_beside_the_exact_one(cli, tmp_path):
+    words = ("--model", "toy", "--context", 300, "--rounds", 1, "--text", tmp_path / "text.txt")
+    (tmp_path / "text.txt").write_text(TEXT)
+    code, out, err = cli("bench", "sparse-prefill", *words, "--json", tmp_path / "s.json")
+    assert code == 0, err
+    result = json.loads((tmp_path / "s.json").read_text())
+    slash, shape = result["cells"].values()
+    assert slash["tiles"] == shape["tiles"] == 1 and slash["mass"] == pytest.approx(1) and "A-shape (100, 800)" in out
+    assert shape["nats of the next token"] == pytest.approx(0, abs=1e-5) and set(result["seconds"]) == {"exact", *result["cells"]}
+    assert {"machine", "commit", "dtype", "shape", "versions"} <= set(result)
+
+
+def test_a_pattern_that_misses_something_says_how_much(talker):
+    ids, narrow = talker.encode(TEXT)[:400], MInference(AShape(8, 64))
+    (cell,) = sparse_prefill.sparse_prefill(talker, ids, {"narrow": narrow}, rounds=1)["cells"].values()
+    found = report(talker, ids, narrow)
+    assert cell["tiles"] == found.share.mean() < 0.7 and cell["mass"] == pytest.approx(found.mass.mean()) and cell["mass"] < 0.9
+    exact, sparse = (kvjax.prefill(talker, ids, attention=x).rows[0].logits for x in (CausalAttention(), narrow))
+    p, q = jax.nn.log_softmax(exact), jax.nn.log_softmax(sparse)
+    assert cell["nats of the next token"] == pytest.approx(float((np.exp(p) * (p - q)).sum()), rel=1e-3)
 
 
 def test_attention_over_codes_is_judged_and_timed_beside_dense_attention(cli, tmp_path):
