@@ -12,7 +12,14 @@ from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
 
 
-def dry_run(lm: Any, plan: sweep.Plan, source: Haystack, rows: Path) -> Cost:
+def checked_cost(lm: Any, plan: sweep.Plan, source: Haystack, rows: Path) -> Cost:
+    """What is to be measured, once it is seen that all of it can be; arguments and errors as `print_cost`."""
+    ids, found = encode_plain(lm, source.text), Found(rows, sweep.identity(lm, source))
+    sweep.check(lm, plan, ids, found)
+    return estimate(lm, plan, ids, found)
+
+
+def print_cost(lm: Any, plan: sweep.Plan, source: Haystack, rows: Path) -> Cost:
     """Print the plan and its cost, once it is seen that all of it can be measured.
 
     Args:
@@ -21,13 +28,9 @@ def dry_run(lm: Any, plan: sweep.Plan, source: Haystack, rows: Path) -> Cost:
     Raises:
         ValueError: as `experiments.sweep.check`.
     """
-    ids = encode_plain(lm, source.text)
-    found = Found(rows, sweep.identity(lm, source))
-    sweep.check(lm, plan, ids, found)
-    cost = estimate(lm, plan, ids, found)
+    cost = checked_cost(lm, plan, source, rows)
     seeds, lengths = (", ".join(map(str, x)) for x in (plan.seeds, plan.lengths))
-    tasks = (task.NAME if mode == "-" else f"{task.NAME} ({mode})" for task, mode in plan.tasks)
-    out.print(f"tasks: {', '.join(tasks)}", markup=False)
+    out.print(f"tasks: {plan.titles}", markup=False)
     out.print(f"lengths: {lengths}; seeds: {seeds}; prompts: {plan.prompts}")
     for cell in plan.cells:
         out.print(f"  {cell.name} at {cell.budget}", markup=False)

@@ -32,7 +32,9 @@ def measure(
     most = task.rows_at_once(lm, examples[0])
     for mine in read_alike(cells):
         reading = mine[0].policy
-        wanted = needs if isinstance(needs, set | frozenset) else [policy for policy in needs if _reads_as(policy, reading)]
+        wanted = needs
+        if not isinstance(needs, set | frozenset):
+            wanted = [policy for policy in needs if policy.attention == reading.attention and not policy.select.leaves]
         for some in decoded_together(examples, task, most):
             reads = [_read(lm, example, prefills, needs=wanted, reading=reading) for example in some]
             for group in batches(mine, most, prompts=len(reads)):
@@ -46,10 +48,6 @@ def read_alike(cells: Sequence[Named]) -> list[list[Named]]:
         if not cell.policy.select.leaves:
             shared.setdefault(cell.policy.attention, []).append(cell)
     return [*shared.values(), *([cell] for cell in cells if cell.policy.select.leaves)]
-
-
-def _reads_as(policy: kvjax.Policy, reading: kvjax.Policy) -> bool:
-    return not policy.select.leaves and policy.attention == reading.attention
 
 
 def decoded_together(examples: Sequence[Example], task: Any, most: int) -> Iterator[list[Example]]:

@@ -68,6 +68,11 @@ class Plan:
         """Rows of the whole sweep."""
         return sum(1 for _ in self.prompt_keys()) * len(self.cells)
 
+    @property
+    def titles(self) -> str:
+        """The tasks with their question modes, where they have any."""
+        return ", ".join(task.NAME if mode == "-" else f"{task.NAME} ({mode})" for task, mode in self.tasks)
+
     def prompt_keys(self) -> Iterator[tuple[int, int, int, Task, str]]:
         """(index, seed, length, task, mode) of every prompt, index by index: a sweep stopped early has something of everything."""
         for (index,), seed, length, task, mode in self._several(1):

@@ -5,13 +5,13 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 import kvjax
 from experiments.bench import conditions, interleaved, summary
 from kvjax.calibrate.minference import report
 from kvjax.prefill import CausalAttention, MInference, PrefillAttention
 from kvjax.protocols import LanguageModel
+from kvjax.train import forward_kl
 
 EXACT = "exact"
 
@@ -33,7 +33,7 @@ def sparse_prefill(
     exact, cells = _read(lm, ids, CausalAttention()), {}
     for name, attention in patterns.items():
         found = report(lm, list(ids), attention)
-        kl = float(_kl(exact, _read(lm, ids, attention)))
+        kl = float(forward_kl(exact, _read(lm, ids, attention)))
         cells[name] = {
             "tiles": float(found.share.mean()), "mass": float(found.mass.mean()), "error": float(found.error.mean()),
             "nats of the next token": kl,
@@ -50,9 +50,3 @@ def sparse_prefill(
 def _read(lm: LanguageModel, ids: Sequence[int], attention: PrefillAttention) -> jax.Array:
     """Logits of the last token."""
     return kvjax.prefill(lm, list(ids), needs=frozenset(), attention=attention).rows[0].logits
-
-
-def _kl(p: jax.Array, q: jax.Array) -> jax.Array:
-    """KL(softmax p ‖ softmax q)."""
-    p, q = jax.nn.log_softmax(p.astype(jnp.float32)), jax.nn.log_softmax(q.astype(jnp.float32))
-    return (jnp.exp(p) * (p - q)).sum()

@@ -10,7 +10,7 @@ from experiments.ablations import names
 from experiments.ablations.run import Settings, find, planned, run
 from experiments.commands.sweep_options import MOST_PROMPTS, DryRun, Together
 from experiments.console import Dtype, JsonFile, ModelName, Seed, TextFile, err, out, progress, write_json
-from experiments.dry_run import dry_run
+from experiments.dry_run import print_cost
 from experiments.plan_words import parse_length
 from experiments.policies import parse_budget
 from experiments.tasks.text import haystack
@@ -35,7 +35,7 @@ def ablate(
     seed: Seed = 0,
     text: TextFile = None,
     dtype: Dtype = "float32",
-    only_told: DryRun = False,
+    dry_run: DryRun = False,
     json_file: JsonFile = None,
 ) -> None:
     """Run one ablation table on any model; a killed run goes on where it was."""
@@ -55,9 +55,9 @@ def ablate(
     source = haystack(text)
     with err.status(f"loading {model}"):
         lm = models.load(model, dtype=dtype)
-    if only_told:
+    if dry_run:
         _, _, plan = planned(name, lm, source, settings)
-        write_json(json_file, asdict(dry_run(lm, plan, source, folder / f"{name}.jsonl")))
+        write_json(json_file, asdict(print_cost(lm, plan, source, folder / f"{name}.jsonl")))
         return
     with progress() as bar:
         report = run(name, lm, source, settings, folder, progress=bar)

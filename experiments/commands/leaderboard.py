@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from experiments import sweep as engine
 from experiments.commands.sweep_options import Budgets, DryRun, Lengths, Prefills, Prompts, Question, Seeds, Tasks, Together
 from experiments.commands.tasks import parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
-from experiments.cost import Cost, estimate
+from experiments.dry_run import checked_cost
 from experiments.leaderboard.alone import Alone
 from experiments.leaderboard.cells import Cells, cells, with_built_in, without
 from experiments.leaderboard.plan import lines
@@ -24,9 +24,8 @@ from experiments.pages.charts import library
 from experiments.plan_words import parse_length, parse_seeds
 from experiments.policies import parse_budget, split_specs
 from experiments.prefills import Afresh, Kept
-from experiments.rows import Found, Row
-from experiments.tasks.chat import encode_plain
-from experiments.tasks.text import Haystack, haystack
+from experiments.rows import Row
+from experiments.tasks.text import haystack
 
 #: Retrieval of one needle and of one of many pairs, tracing of variables, and what follows a text.
 SMALL = "needle,keyvalue,vt,ppl"
@@ -67,8 +66,8 @@ def leaderboard(
     found = without(found, refused(found.measured, source.text, "the text that prompts are cut from"))
     timed = pairs if batched else tuple((Alone(task), mode) for task, mode in pairs)
     plan = engine.Plan(tasks=timed, lengths=at, policies=found.measured, prompts=prompts, seeds=seeds, together=together)
-    cost = _cost(lm, plan, source, folder)
-    in_batches = None if batched else _cost(lm, replace(plan, tasks=pairs), source, folder)
+    cost = checked_cost(lm, plan, source, folder / ROWS)
+    in_batches = None if batched else checked_cost(lm, replace(plan, tasks=pairs), source, folder / ROWS)
     out.print("\n".join(lines(plan, found, cost, in_batches)), markup=False)
     if dry_run:
         write_json(json_file, {"cost": asdict(cost), "cells": [[cell.name, cell.budget] for cell in plan.cells], **_left(found)})
@@ -94,13 +93,6 @@ def _finish(folder: Path, payload: dict[str, object], json_file: Path | None) ->
     measured, found = payload["measured"], payload["found"]
     out.print(f"{measured} rows measured, {found} found; wrote {folder / PAGE} and {folder / CSV}", markup=False)
     write_json(json_file, payload | {"page": str(folder / PAGE), "csv": str(folder / CSV), "rows": str(folder / ROWS)})
-
-
-def _cost(lm: Any, plan: engine.Plan, source: Haystack, folder: Path) -> Cost:
-    """What is to be measured, once it is seen that all of it can be."""
-    ids, have = encode_plain(lm, source.text), Found(folder / ROWS, engine.identity(lm, source))
-    engine.check(lm, plan, ids, have)
-    return estimate(lm, plan, ids, have)
 
 
 def _left(found: Cells) -> dict[str, dict[str, str]]:

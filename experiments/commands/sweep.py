@@ -11,7 +11,7 @@ from experiments import sweep as engine
 from experiments.commands.sweep_options import Budgets, DryRun, Lengths, Prefills, Prompts, Question, Seeds, Tasks, Together
 from experiments.commands.tasks import parse_tasks
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, progress, write_json
-from experiments.dry_run import dry_run
+from experiments.dry_run import print_cost
 from experiments.executors import Executor, Setup, on_ray
 from experiments.executors import slurm as on_slurm
 from experiments.executors.local import Local
@@ -43,7 +43,7 @@ def sweep(
     workers: Annotated[int, typer.Option(min=1, max=10_000, help="Prompts measured at a time; 1 and local: this process.")] = 1,
     slurm: Annotated[str | None, typer.Option(help="Parameters for submitit: slurm_partition=gpu,timeout_min=60,...")] = None,
     heads: Annotated[int, typer.Option(min=1, help="Devices that share the KV heads and the weights; a divisor of the heads.")] = 1,
-    only_told: DryRun = False,
+    dry_run: DryRun = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure policies x budgets on tasks; one prefill a prompt; a killed sweep goes on where it was."""
@@ -58,8 +58,8 @@ def sweep(
     source = haystack(text)
     with err.status(f"loading {model}"):
         lm = _loaded(model, dtype, heads)
-    if only_told:
-        write_json(json_file, dataclasses.asdict(dry_run(lm, plan, source, out_file)))
+    if dry_run:
+        write_json(json_file, dataclasses.asdict(print_cost(lm, plan, source, out_file)))
         return
     shared = engine.identity(lm, source)
     paths = [None if path is None else str(path) for path in (text, prefills)]

@@ -9,8 +9,7 @@ from experiments.sweep import Plan
 
 def lines(plan: Plan, cells: Cells, cost: Cost, together: Cost | None) -> Iterator[str]:
     """Tasks, methods at their budgets, those left out and why, rows, prompts, steps and minutes; `together`: were cells batched."""
-    named = [task.NAME if mode == "-" else f"{task.NAME} ({mode})" for task, mode in plan.tasks]
-    yield f"tasks: {', '.join(named)}; lengths: {_joined(plan.lengths)}; prompts: {plan.prompts}; seeds: {_joined(plan.seeds)}"
+    yield f"tasks: {plan.titles}; lengths: {_joined(plan.lengths)}; prompts: {plan.prompts}; seeds: {_joined(plan.seeds)}"
     budgets: dict[str, list] = {}
     for cell in plan.cells:
         budgets.setdefault(cell.name, []).append(cell.budget)

@@ -45,8 +45,8 @@ def test_a_record_is_two_lines_of_the_tables():
     assert line.startswith("| `trim_kv` | held-out | 2 | 4 | 1.500 | 2.500 | **-1.000 [-1.000, -1.000]** | -0.200 [")
 
 
-def test_every_small_gate_comes_with_the_library():
-    """Of at most 4 MB: DMC's are the model's own weights."""
+def test_gates_come_with_the_library():
+    """All but the attention gate, and DMC's, which are the model's own weights."""
     trained = {path.name.split("_smollm2")[0].removeprefix("train_") for path in table.files()}
     assert trained - set(SHIPPED) == {"attention_gate", "dmc"}
 
