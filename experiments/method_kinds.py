@@ -5,7 +5,7 @@ from kvjax.catalogue import MethodInfo
 #: The kinds of the README's table, in its order.
 KINDS = (
     "slots go after the prompt", "budgets by layer or head", "slots go while decoding", "what goes is merged into what stays",
-    "fewer bits, or a sparse prefill", "a part is read, or held elsewhere", "trained gates and patterns",
+    "fewer bits", "a part is read, or held elsewhere", "the prompt's own attention is sparse", "trained gates and patterns",
 )  # fmt: skip
 
 
@@ -19,7 +19,7 @@ def kind(info: MethodInfo) -> str:
     if stage("merge") not in (None, "Drop"):
         return "what goes is merged into what stays"
     if stage("encode") in ("Tiered", "EncodeByLayer") or (acts == "nothing is evicted" and info.name != "full"):
-        return "fewer bits, or a sparse prefill"
+        return "fewer bits" if stage("attention") in (None, "CausalAttention") else "the prompt's own attention is sparse"
     if acts not in ("after the prompt", "nothing is evicted"):
         return "slots go while decoding"
     return "budgets by layer or head" if stage("allocate") != "Uniform" else "slots go after the prompt"

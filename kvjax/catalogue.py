@@ -20,7 +20,7 @@ from kvjax.policy import Policy
 from kvjax.schedule import Every, WhenFull
 
 #: The stages of a policy, in the order of the data path.
-SLOTS = ("score", "allocate", "select", "merge", "encode", "retrieve", "when")
+SLOTS = ("attention", "score", "allocate", "select", "merge", "encode", "retrieve", "when")
 #: What a method may ask for beside a prompt.
 REQUIREMENTS = ("second pass", "calibration", "training")
 #: Slots that bytes are counted over.

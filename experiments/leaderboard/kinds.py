@@ -5,7 +5,7 @@ from experiments.method_kinds import kind as long_kind
 from kvjax.catalogue import MethodInfo
 
 #: In the order of `experiments.method_kinds.KINDS`, then the uncompressed cache.
-SHORT = ("evict", "evict by head", "evict while decoding", "merge", "quantise", "retrieve", "learned")
+SHORT = ("evict", "evict by head", "evict while decoding", "merge", "quantise", "retrieve", "sparse prefill", "learned")
 FULL = "full cache"
 KINDS = (*SHORT, FULL)
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from experiments.pages import Json, embedded
 
 #: Okabe and Ito's colours, then greys, in the order of a chart's kinds.
-COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#B8860B", "#6A51A3", "#777777")
+COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#B8860B", "#A0522D", "#6A51A3", "#777777")
 _TEXT = "currentColor"
 #: What a point says: fields of its row, in words.
 TIPS = [
