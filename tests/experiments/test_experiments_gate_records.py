@@ -46,9 +46,9 @@ def test_a_record_is_two_lines_of_the_tables():
 
 
 def test_gates_come_with_the_library():
-    """All but the attention gate, and DMC's, which are the model's own weights."""
+    """All but DMC's, which are the model's own weights."""
     trained = {path.name.split("_smollm2")[0].removeprefix("train_") for path in table.files()}
-    assert trained - set(SHIPPED) == {"attention_gate", "dmc"}
+    assert trained - set(SHIPPED) == {"dmc"}
 
 
 @pytest.mark.parametrize("method", sorted(SHIPPED))
