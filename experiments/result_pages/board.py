@@ -2,7 +2,7 @@
 
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -13,15 +13,17 @@ from experiments.leaderboard.pack import COMMITTED
 from experiments.leaderboard.repeat import prompts_of
 from experiments.leaderboard.write import CSV, PAGE, write
 from experiments.markdown_table import table
-from experiments.report.words import estimate
+from experiments.report.words import difference, estimate
 from experiments.result_pages.standing import said, shown
 from experiments.rows import Row
+from experiments.stats import Estimate
 from kvjax.artefacts.artefact import built_in
 
 _ABOUT = f"""Every method of `kvjax methods` that runs on this model as it comes, at the same budgets. A score is the share of
 prompts answered, in percent, with its 95% interval (Wilson), or nats a token; under a share of the prompt stands the score with
-that share of its slots kept; n is the number of prompts, the first ones of one list. The other columns are bytes allocated on the
-device, at the smallest budget, and in host memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%.
+that share of its slots kept, of nats the difference to the full cache on the same prompts, with its 95% interval; n is the number
+of prompts, the first ones of one list. The other columns are bytes allocated on the device, at the smallest budget, and in host
+memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%.
 [{PAGE}]({PAGE}) sorts, filters and draws the same rows; [{CSV}]({CSV}) has the numbers."""
 
 _AGAIN = """A killed run goes on where it was. `python -m experiments.leaderboard.pack FOLDER` joins what was measured to the rows
@@ -61,11 +63,16 @@ def beside(folder: Path) -> None:
 
 
 def top(count: int) -> list[str]:
-    """A table of the best `count` methods that let go of slots, by the mean of their scores; nothing where there are no rows."""
+    """A table of the best `count` methods that let go of slots, by the mean of their scores; nothing where there are no rows.
+
+    Its last column is what they lose in nats a token where a quarter of the slots stays.
+    """
     found = places(rows())
     task = found[0].task if found else MEAN
     mine = [place for place in found if place.task == task and place.budget != "own" and place.kind != ELSEWHERE]
-    return _budgeted(mine)[: count + 2] if mine else []
+    quarter = [place for place in found if place.unit == "nats" and place.budget == "0.25"]
+    lost = {place.entry.policy: place.entry.difference for place in quarter if place.entry.difference is not None}
+    return _with_column(_budgeted(mine)[: count + 2], "nats lost at 25%", lost) if mine else []
 
 
 def command(found: Sequence[Row]) -> str:
@@ -96,10 +103,17 @@ def _budgeted(found: Sequence[Place]) -> list[str]:
     for name in [*sorted(whole, key=lambda x: (-worths[x], x)), *sorted(rest, key=lambda x: (-worths[x], x))]:
         mine = by_method[name]
         smallest = mine[min(mine)]
-        scores = [estimate(mine[b].entry.score, mine[b].unit) if b in mine else "-" for b in budgets]
+        scores = [_score(mine[b]) if b in mine else "-" for b in budgets]
         lines.append([_linked(name), smallest.kind, *scores, _bytes(smallest), str(smallest.entry.score.count)])
     heads = ["method", "kind", *(f"{100 * b:g}%" for b in budgets), OF_HALF, "n"]
     return _table(heads, lines)
+
+
+def _with_column(lines: Sequence[str], title: str, differences: Mapping[str, Estimate]) -> list[str]:
+    """A table of methods with the difference of each in one more column; a hyphen where there is none."""
+    named = {_linked(policy): difference(x, "nats") for policy, x in differences.items()}
+    cells = [title, "--:", *(named.get(line.split(" | ")[0].removeprefix("| "), "-") for line in lines[2:])]
+    return [f"{line} {cell} |" for line, cell in zip(lines, cells, strict=True)]
 
 
 def _without(found: Sequence[Place]) -> list[str]:
@@ -110,6 +124,12 @@ def _without(found: Sequence[Place]) -> list[str]:
         for place in found
     ]  # fmt: skip
     return _table(["method", "kind", "score", OF_HALF, "on the host", "n"], lines)
+
+
+def _score(place: Place) -> str:
+    """The score; of nats what is lost, whose interval is not that of the prompts themselves."""
+    e = place.entry
+    return difference(e.difference, "nats") if place.unit == "nats" and e.difference else estimate(e.score, place.unit)
 
 
 def _table(heads: list[str], lines: list[list[str]]) -> list[str]:
