@@ -1,6 +1,7 @@
 """Which sparse pattern each query head gets, and what that costs: MInference's offline search and its report."""
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +50,16 @@ def as_released(pattern: Pattern) -> Pattern:
     if isinstance(pattern, AShape):
         return VerticalSlash(pattern.first, pattern.recent)
     return VerticalSlash() if isinstance(pattern, BlockSparse) else pattern
+
+
+def scaled(pattern: Pattern, scale: float) -> Pattern:
+    """The pattern with each of its sizes times `scale`, rounded; what was not 0 stays at least 1.
+
+    The release's candidates cost about the same in a prompt of 30,000 tokens. In one of 8,192 its block-sparse one is nearly all of
+    attention, and holds most mass for that alone; a quarter of every size makes them alike again.
+    """
+    sizes = {field.name: getattr(pattern, field.name) for field in fields(pattern)}
+    return replace(pattern, **{name: max(min(size, 1), round(size * scale)) for name, size in sizes.items()})
 
 
 def assign(

@@ -231,7 +231,10 @@ def test_minference_makes_a_pattern_for_every_query_head(cli, talker, haystack_f
     words = ["calibrate", "minference", "--model", "toy", "--text", haystack_file, "--out", tmp_path / "art", "--length", 200]
     code, _, err = cli(*words, "--samples", 2)
     assert code == 2 and "reads one sample" in err and not (tmp_path / "art").exists()
-    assert cli(*words)[0] == 0
+    code, _, err = cli(*words, "--set", "scale=0.0")
+    assert code == 2 and "scale must be above 0" in err and not (tmp_path / "art").exists()
+    assert cli(*words, "--set", "scale=0.25")[0] == 0
     found, d = load(tmp_path / "art", "minference", talker), talker.decoder
     assert found.tables["patterns"].shape == (d.layers, d.heads * d.groups, 3)
     assert found.settings["first"] == 100 and found.data["tokens"] == 200
+    assert found.settings["candidates"][0] == "AShape(first=25, recent=200)"

@@ -8,7 +8,7 @@ import pytest
 import kvjax
 import models
 from kvjax.artefacts import artefact
-from kvjax.calibrate.minference import as_released, assign, best, report
+from kvjax.calibrate.minference import CANDIDATES, as_released, assign, best, report, scaled
 from kvjax.prefill import AShape, BlockSparse, MInference, VerticalSlash, sparse_index
 from kvjax.prefill.patterns import as_table, of_table
 from kvjax.prefill.sparse_attention import computed_tiles, sparse_attention
@@ -187,6 +187,12 @@ def test_the_best_candidate_of_each_head_and_how_files_have_it():
     assert best(mass, [AShape(1, 2), BlockSparse(3)]) == ((BlockSparse(3), AShape(1, 2)),)
     released = [as_released(x) for x in (AShape(100, 800), BlockSparse(), VerticalSlash(30, 800))]
     assert released == [VerticalSlash(100, 800), VerticalSlash(1000, 6096), VerticalSlash(30, 800)]
+
+
+def test_candidates_for_a_quarter_of_the_length():
+    quarter = [scaled(pattern, 0.25) for pattern in CANDIDATES]
+    assert quarter[:3] == [AShape(25, 200), VerticalSlash(8, 200), VerticalSlash(25, 188)] and quarter[-1] == BlockSparse(25)
+    assert scaled(AShape(0, 1), 0.25) == AShape(0, 1) and [scaled(x, 1.0) for x in CANDIDATES] == list(CANDIDATES)
 
 
 def test_what_does_not_fit_is_said_at_once(lm, prompt):
