@@ -15,6 +15,7 @@ compresskv, d2o, heterocache, hcattention = (
     policy_of(name) for name in ("compresskv", "d2o", "heterocache", "hcattention")
 )  # fmt: skip
 snapkv, adakv, h2o = (policy_of(name) for name in ("snapkv", "adakv", "h2o"))
+kvzap, trim_kv, locret, kivi = (policy_of(name) for name in ("kvzap", "trim_kv", "locret", "kivi"))
 
 CROSSINGS = {
     "compresskv chooses, d2o merges": compresskv.replace(merge=WeightedNearest()),
@@ -36,13 +37,17 @@ CROSSINGS = {
     "adaptive heads inside compresskv's layers": adakv.replace(allocate=kvjax.allocate.Adaptive(layers=compresskv.allocate)),
     "heterocache stored in half": heterocache.replace(encode=Stored(keys=Cast("bfloat16"), values=Cast("bfloat16"))),
     "snapkv read by mass": snapkv.replace(retrieve=TopP(tau=0.9)),
+    "kvzap's score over kivi's storage": snapkv.replace(score=kvzap.score, encode=kivi.encode),
+    "kvzap's score, ada-kv's heads, d2o's merging": adakv.replace(score=kvzap.score, merge=WeightedNearest()),
+    "trim_kv's gate with ada-kv's budgets": adakv.replace(score=trim_kv.score),
+    "locret's score, pyramid layers, read by mass": locret.replace(allocate=kvjax.allocate.Pyramid(), retrieve=TopP(tau=0.9)),
     "compresskv read by pages": compresskv.replace(retrieve=TopPages(token_budget=24, page_size=8, skip_layers=1)),
 }
 
 
 @pytest.fixture(scope="module")
 def two(lm):
-    return kvjax.prefill(lm, [ids_of(90), ids_of(61, 5)])
+    return kvjax.prefill(lm, [ids_of(90), ids_of(61, 5)], needs=list(CROSSINGS.values()))
 
 
 @pytest.mark.parametrize("name", CROSSINGS)
@@ -67,7 +72,7 @@ QUICK = ("compresskv chooses, d2o merges", "heterocache budgets over codes", "d2
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CROSSINGS])
 def test_a_crossed_row_is_what_it_is_alone(lm, two, name):
     policy = CROSSINGS[name]
-    alone = kvjax.prefill(lm, ids_of(61, 5))
+    alone = kvjax.prefill(lm, ids_of(61, 5), needs=list(CROSSINGS.values()))
     both, solo = (
         kvjax.decode(lm, kvjax.compress(x, policy), policy, max_new_tokens=8, stop=(), return_logits=True) for x in (two, alone)
     )
