@@ -116,6 +116,7 @@ def sparse_prefill(
     artefact: Annotated[
         str | None, typer.Option(help="Folder of an artefact of `kvjax calibrate minference`, or a built-in one's name.")
     ] = None,
+    fixed: Annotated[bool, typer.Option(help="Also two patterns that all heads share.")] = True,
     rounds: Rounds = 3,
     text: TextFile = None,
     dtype: Dtype = "float32",
@@ -127,9 +128,12 @@ def sparse_prefill(
     from kvjax.prefill import AShape, MInference
 
     lm, ids = model_and_text(model, dtype, context, text)
-    patterns = {"vertical-slash (1000, 6096)": MInference(), "A-shape (100, 800)": MInference(AShape(100, 800))}
+    shared = {"vertical-slash (1000, 6096)": MInference(), "A-shape (100, 800)": MInference(AShape(100, 800))}
+    patterns = shared if fixed else {}
     if artefact is not None:
-        patterns["a pattern a head"] = MInference.of(resolve(artefact, "minference", lm))
+        patterns = patterns | {"a pattern a head": MInference.of(resolve(artefact, "minference", lm))}
+    if not patterns:
+        raise typer.BadParameter("--no-fixed leaves no pattern to compare: give --artefact too")
     with measuring("sparse-prefill", (1 + len(patterns)) * (rounds + 1) + len(patterns)) as done:
         result = bench(lm, ids, patterns, rounds=rounds, done=done)
     show(result, json_file)
