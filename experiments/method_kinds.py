@@ -18,8 +18,10 @@ def kind(info: MethodInfo) -> str:
         return "a part is read, or held elsewhere"
     if stage("merge") not in (None, "Drop"):
         return "what goes is merged into what stays"
+    if stage("attention") not in (None, "CausalAttention"):
+        return "the prompt's own attention is sparse"
     if stage("encode") in ("Tiered", "EncodeByLayer") or (acts == "nothing is evicted" and info.name != "full"):
-        return "fewer bits" if stage("attention") in (None, "CausalAttention") else "the prompt's own attention is sparse"
+        return "fewer bits"
     if acts not in ("after the prompt", "nothing is evicted"):
         return "slots go while decoding"
     return "budgets by layer or head" if stage("allocate") != "Uniform" else "slots go after the prompt"

@@ -50,6 +50,12 @@ def two(lm):
     return kvjax.prefill(lm, [ids_of(90), ids_of(61, 5)], needs=list(CROSSINGS.values()))
 
 
+@pytest.fixture(scope="module")
+def alone(lm):
+    """The second row by itself."""
+    return kvjax.prefill(lm, ids_of(61, 5), needs=list(CROSSINGS.values()))
+
+
 @pytest.mark.parametrize("name", CROSSINGS)
 def test_crossing(lm, two, name):
     policy = CROSSINGS[name]
@@ -70,9 +76,8 @@ QUICK = ("compresskv chooses, d2o merges", "heterocache budgets over codes", "d2
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CROSSINGS])
-def test_a_crossed_row_is_what_it_is_alone(lm, two, name):
+def test_a_crossed_row_is_what_it_is_alone(lm, two, alone, name):
     policy = CROSSINGS[name]
-    alone = kvjax.prefill(lm, ids_of(61, 5), needs=list(CROSSINGS.values()))
     both, solo = (
         kvjax.decode(lm, kvjax.compress(x, policy), policy, max_new_tokens=8, stop=(), return_logits=True) for x in (two, alone)
     )

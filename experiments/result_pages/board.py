@@ -72,7 +72,7 @@ def top(count: int) -> list[str]:
     mine = [place for place in found if place.task == task and place.budget != "own" and place.kind != ELSEWHERE]
     quarter = [place for place in found if place.unit == "nats" and place.budget == "0.25"]
     lost = {place.entry.policy: place.entry.difference for place in quarter if place.entry.difference is not None}
-    return _with_column(_budgeted(mine)[: count + 2], "nats lost at 25%", lost) if mine else []
+    return _budgeted(mine, lost)[: count + 2] if mine else []
 
 
 def command(found: Sequence[Row]) -> str:
@@ -90,8 +90,8 @@ def _tables(found: Sequence[Place]) -> list[str]:
     return [*lines, *_without(own), ""] if own else lines
 
 
-def _budgeted(found: Sequence[Place]) -> list[str]:
-    """A method a line, its budgets side by side, best mean first."""
+def _budgeted(found: Sequence[Place], lost: Mapping[str, Estimate] | None = None) -> list[str]:
+    """A method a line, its budgets side by side, best mean first; beside them what each method has `lost` in nats, where told."""
     by_method: dict[str, dict[float, Place]] = {}
     for place in found:
         by_method.setdefault(place.entry.policy, {})[_share(place)] = place
@@ -104,16 +104,10 @@ def _budgeted(found: Sequence[Place]) -> list[str]:
         mine = by_method[name]
         smallest = mine[min(mine)]
         scores = [_score(mine[b]) if b in mine else "-" for b in budgets]
-        lines.append([_linked(name), smallest.kind, *scores, _bytes(smallest), str(smallest.entry.score.count)])
+        beside = [] if lost is None else [difference(lost[name], "nats") if name in lost else "-"]
+        lines.append([_linked(name), smallest.kind, *scores, _bytes(smallest), str(smallest.entry.score.count), *beside])
     heads = ["method", "kind", *(f"{100 * b:g}%" for b in budgets), OF_HALF, "n"]
-    return _table(heads, lines)
-
-
-def _with_column(lines: Sequence[str], title: str, differences: Mapping[str, Estimate]) -> list[str]:
-    """A table of methods with the difference of each in one more column; a hyphen where there is none."""
-    named = {_linked(policy): difference(x, "nats") for policy, x in differences.items()}
-    cells = [title, "--:", *(named.get(line.split(" | ")[0].removeprefix("| "), "-") for line in lines[2:])]
-    return [f"{line} {cell} |" for line, cell in zip(lines, cells, strict=True)]
+    return _table(heads if lost is None else [*heads, "nats lost at 25%"], lines)
 
 
 def _without(found: Sequence[Place]) -> list[str]:

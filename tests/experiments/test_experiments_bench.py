@@ -40,6 +40,8 @@ def test_attention_reports_times_and_bandwidth(cli, tmp_path):
 def test_sparse_prefills_are_timed_and_judged_beside_the_exact_one(cli, tmp_path):
     words = ("--model", "toy", "--context", 300, "--rounds", 1, "--text", tmp_path / "text.txt")
     (tmp_path / "text.txt").write_text(TEXT)
+    code, _, err = cli("bench", "sparse-prefill", *words, "--no-fixed")
+    assert code == 2 and "leaves no pattern to compare" in err, (code, err)
     code, out, err = cli("bench", "sparse-prefill", *words, "--json", tmp_path / "s.json")
     assert code == 0, err
     result = json.loads((tmp_path / "s.json").read_text())
