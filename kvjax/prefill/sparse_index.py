@@ -9,11 +9,12 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.kernels.softmax import softmax
+from kvjax.kernels.sparse_attention import BLOCK
 from kvjax.prefill.patterns import FORCED_COLUMNS, FORCED_OFFSETS, Pattern
 from kvjax.types import Keys, Queries
 
-#: Queries that vote, and tokens of a block.
-LAST, BLOCK = 64, 64
+#: Queries that vote.
+LAST = 64
 
 
 @struct.dataclass

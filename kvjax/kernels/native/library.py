@@ -31,13 +31,15 @@ from kvjax.user_folder import cache_folder
 #: In the order in which they are compiled: those that take longest first.
 SOURCES = (
     "products_stretch.cc", "products_listed.cc", "weighted_stretch.cc", "weighted_listed.cc", "packed_attention.cc", "attention.cc",
-    "attention_with_weights.cc", "linear.cc", "codebook.cc", "prefill.cc", "values.cc", "top.cc", "top_p.cc", "softmax.cc",
+    "attention_with_weights.cc", "linear.cc", "codebook.cc", "prefill.cc", "sparse_attention.cc",
+    "values.cc", "top.cc", "top_p.cc", "softmax.cc",
 )  # fmt: skip
 CALLS = tuple(
     f"kvjax_{name}"
     for name in (
         "ragged_attention", "ragged_scores", "gather_attention", "codebook_scores", "linear", "select_top_p", "select_top",
         "softmax", "attention_with_weights", "weighted_values", "packed_attention", "prefill_attention", "column_sums",
+        "sparse_attention",
     )
 )
 #: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.

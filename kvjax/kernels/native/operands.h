@@ -15,6 +15,8 @@ template <size_t rank>
 using F32 = ffi::Buffer<ffi::F32, rank>;
 template <size_t rank>
 using S32 = ffi::Buffer<ffi::S32, rank>;
+template <size_t rank>
+using Bools = ffi::Buffer<ffi::PRED, rank>;
 
 template <class T>
 const T* data(const ffi::AnyBuffer& buffer) {

@@ -10,11 +10,10 @@
 #include "operands.h"
 #include "panel.h"
 #include "parallel.h"
+#include "query_tile.h"
 
 namespace kvjax {
 namespace {
-
-constexpr float NONE = -__builtin_inff();
 
 // Positions of query rows and keys: query i stands at offset + i and sees the keys of (position - window, position].
 struct Sight {
@@ -26,77 +25,12 @@ struct Sight {
   bool whole(int64_t row, int64_t rows, int64_t key, int64_t keys) const {
     return key + keys - 1 <= offset + row && key >= first_key(row + rows - 1);
   }
-};
-
-struct Shape {
-  int64_t lists, g, t, n, d;  // KV heads of all rows, query heads of each, queries, keys, channels
-  float scale() const { return 1.0f / std::sqrt(float(d)); }
-};
-
-Shape shape_of(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k) {
-  const auto of = q.dimensions();
-  return {of[0] * of[1], of[2], of[3], k.dimensions()[2], of[4]};
-}
-
-// 64 queries of a head: what they have seen so far, a lane a query.
-class Tile {
- public:
-  explicit Tile(int64_t d) : d_(d), room_(new float[(2 * d + LANES) * LANES]) {
-    queries_ = room_.get();
-    out_ = queries_ + d * LANES;
-    scores_ = out_ + d * LANES;
-    std::fill_n(out_, d * LANES, 0.0f);
-    std::fill_n(high_, LANES, LOW);
-    std::fill_n(total_, LANES, 0.0f);
-  }
-
-  float* queries() { return queries_; }
-
-  // `rows` queries from row `first` on meet `keys` keys from `key` on.
-  void see(const float* k, const float* v, int64_t keys, const Sight& sight, int64_t first, int64_t rows, int64_t key) {
-    products_with_panel<false>(queries_, {k, d_, 1}, keys, d_, scores_);
-    if (!sight.whole(first, rows, key, keys)) hide(sight, first, keys, key);
-    for (int64_t i = 0; i < LANES; i += WIDTH) probabilities(i, keys);
-    products_with_panel<true>(scores_, {v, 1, d_}, d_, keys, out_);
-  }
-
-  // Outputs and log-denominators of the first `rows` lanes.
-  void write(int64_t rows, float* out, float* lse) const {
-    for (int64_t i = 0; i < rows; ++i) {
-      const float inverse = 1.0f / total_[i];
-      for (int64_t c = 0; c < d_; ++c) out[i * d_ + c] = out_[c * LANES + i] * inverse;
-      lse[i] = high_[i] + std::log(total_[i]);
-    }
-  }
-
- private:
-  void hide(const Sight& sight, int64_t first, int64_t keys, int64_t key) {
+  // Scores of keys, a row each, with the queries from row `first` on, a lane each: none where the query does not see the key.
+  void hide(int64_t first, int64_t keys, int64_t key, float* scores) const {
     for (int64_t j = 0; j < keys; ++j)
       for (int64_t i = 0; i < LANES; ++i)
-        if (!sight.sees(first + i, key + j)) scores_[j * LANES + i] = NONE;
+        if (!sees(first + i, key + j)) scores[j * LANES + i] = NONE;
   }
-
-  // Scores of a register of lanes -> exp(score - greatest so far); what was there is rescaled to the new greatest.
-  void probabilities(int64_t i, int64_t keys) {
-    const Vec before = load(high_ + i);
-    Vec high = before, total = {};
-    for (int64_t j = 0; j < keys; ++j) high = larger(high, load(scores_ + j * LANES + i));
-    for (int64_t j = 0; j < keys; ++j) {
-      const Vec p = exponential(load(scores_ + j * LANES + i) - high);
-      store(scores_ + j * LANES + i, p);
-      total += p;
-    }
-    const Vec decay = exponential(before - high);
-    for (int64_t c = 0; c < d_; ++c) store(out_ + c * LANES + i, load(out_ + c * LANES + i) * decay);
-    store(total_ + i, load(total_ + i) * decay + total);
-    store(high_ + i, high);
-  }
-
-  const int64_t d_;
-  const std::unique_ptr<float[]> room_;
-  float *queries_, *out_, *scores_;
-  alignas(64) float high_[LANES];
-  alignas(64) float total_[LANES];
 };
 
 template <class Q, class T>
@@ -112,7 +46,9 @@ void attend(ffi::ThreadPool& pool, const Q* q, const T* k, const T* v, const Sha
     for (int64_t key = sight.first_key(first) / LANES * LANES; key < stop; key += LANES) {
       const int64_t keys = std::min(LANES, stop - key), at = (from + key) * d;
       const float* some = as_floats(k + at, keys * d, room.get());
-      tile.see(some, as_floats(v + at, keys * d, room.get() + keys * d), keys, sight, first, rows, key);
+      tile.see(some, as_floats(v + at, keys * d, room.get() + keys * d), keys, [&](float* scores) {
+        if (!sight.whole(first, rows, key, keys)) sight.hide(first, keys, key, scores);
+      });
     }
     tile.write(rows, out + row * d, lse + row);
   });
@@ -168,20 +104,12 @@ void sum_columns(ffi::ThreadPool& pool, const Q* q, const T* k, const float* lse
   });
 }
 
-// body(q, k) for both types of numbers.
-template <class Body>
-ffi::Error by_types(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k, const Body& body) {
-  ffi::Error inner = ffi::Error::Success();
-  const ffi::Error error = by_type(q, [&](auto of_q) { inner = by_type(k, [&](auto of_k) { body(of_q, of_k); }); });
-  return error.failure() ? error : inner;
-}
-
 ffi::Error Prefill(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, S32<0> offset,
                    ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse, int64_t window) {
   const Shape shape = shape_of(q, k);
   const Sight sight{*offset.typed_data(), window};
   if (sight.offset < 0 || sight.offset + shape.t > shape.n) return ffi::Error::InvalidArgument("kvjax: queries beyond the keys");
-  return by_types(q, k, [&](auto of_q, auto of_k) {
+  return by_both_types(q, k, [&](auto of_q, auto of_k) {
     using Q = decltype(of_q);
     using T = decltype(of_k);
     attend(pool, data<Q>(q), data<T>(k), data<T>(v), shape, sight, out->typed_data(), lse->typed_data());
@@ -192,7 +120,7 @@ ffi::Error ColumnSums(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, 
                       ffi::Result<F32<4>> out, int64_t window) {
   const Shape shape = shape_of(q, k);
   const Sight sight{*offset.typed_data(), window};
-  return by_types(q, k, [&](auto of_q, auto of_k) {
+  return by_both_types(q, k, [&](auto of_q, auto of_k) {
     using Q = decltype(of_q);
     using T = decltype(of_k);
     sum_columns(pool, data<Q>(q), data<T>(k), lse.typed_data(), length.typed_data(), q.dimensions()[1], shape, sight,

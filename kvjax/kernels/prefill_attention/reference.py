@@ -18,11 +18,11 @@ def attention(q: Float[Array, "b h g t d"], k: Float[Array, "b h n d"], v: Float
     high = scores.max(axis=-1)
     weights = jnp.exp(scores - high[..., None])
     total = weights.sum(axis=-1)
-    out = _mixed(weights, v.astype(jnp.float32)) / total[..., None]
+    out = mixed(weights, v.astype(jnp.float32)) / total[..., None]
     return out.astype(q.dtype), high + jnp.log(total)
 
 
-def _mixed(weights: Float[Array, "b h g t n"], v: Float[Array, "b h n d"]) -> Float[Array, "b h g t d"]:
+def mixed(weights: Float[Array, "b h g t n"], v: Float[Array, "b h n d"]) -> Float[Array, "b h g t d"]:
     """Σ_j weights_j v_j, block by block: how exact one long sum of float32 is depends on the processor's product."""
     b, h, n, d = v.shape
     extra = -n % BLOCK

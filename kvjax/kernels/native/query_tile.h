@@ -1,0 +1,90 @@
+// 64 queries of a prompt over 64 keys at a time with an online softmax.
+#pragma once
+
+#include <cmath>
+#include <memory>
+
+#include "operands.h"
+#include "panel.h"
+
+namespace kvjax {
+
+// The score of a key that is not seen.
+constexpr float NONE = -__builtin_inff();
+
+// Of a call.
+struct Shape {
+  int64_t lists, g, t, n, d;  // KV heads of all rows, query heads of each, queries, keys, channels
+  float scale() const { return 1.0f / std::sqrt(float(d)); }
+};
+
+inline Shape shape_of(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k) {
+  const auto of = q.dimensions();
+  return {of[0] * of[1], of[2], of[3], k.dimensions()[2], of[4]};
+}
+
+// 64 queries of a head: what they have seen so far, a lane a query.
+class Tile {
+ public:
+  explicit Tile(int64_t d) : d_(d), room_(new float[(2 * d + LANES) * LANES]) {
+    queries_ = room_.get();
+    out_ = queries_ + d * LANES;
+    scores_ = out_ + d * LANES;
+    std::fill_n(out_, d * LANES, 0.0f);
+    std::fill_n(high_, LANES, LOW);
+    std::fill_n(total_, LANES, 0.0f);
+  }
+
+  float* queries() { return queries_; }
+
+  // The queries meet up to 64 keys. hide(scores) takes away what is not seen from scores[key * LANES + query].
+  template <class Hide>
+  void see(const float* k, const float* v, int64_t keys, const Hide& hide) {
+    products_with_panel<false>(queries_, {k, d_, 1}, keys, d_, scores_);
+    hide(scores_);
+    for (int64_t i = 0; i < LANES; i += WIDTH) probabilities(i, keys);
+    products_with_panel<true>(scores_, {v, 1, d_}, d_, keys, out_);
+  }
+
+  // Outputs and log-denominators of the first `rows` lanes.
+  void write(int64_t rows, float* out, float* lse) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      const float inverse = 1.0f / total_[i];
+      for (int64_t c = 0; c < d_; ++c) out[i * d_ + c] = out_[c * LANES + i] * inverse;
+      lse[i] = high_[i] + std::log(total_[i]);
+    }
+  }
+
+ private:
+  // Scores of a register of lanes -> exp(score - greatest so far); what was there is rescaled to the new greatest.
+  void probabilities(int64_t i, int64_t keys) {
+    const Vec before = load(high_ + i);
+    Vec high = before, total = {};
+    for (int64_t j = 0; j < keys; ++j) high = larger(high, load(scores_ + j * LANES + i));
+    for (int64_t j = 0; j < keys; ++j) {
+      const Vec p = exponential(load(scores_ + j * LANES + i) - high);
+      store(scores_ + j * LANES + i, p);
+      total += p;
+    }
+    const Vec decay = exponential(before - high);
+    for (int64_t c = 0; c < d_; ++c) store(out_ + c * LANES + i, load(out_ + c * LANES + i) * decay);
+    store(total_ + i, load(total_ + i) * decay + total);
+    store(high_ + i, high);
+  }
+
+  const int64_t d_;
+  const std::unique_ptr<float[]> room_;
+  float *queries_, *out_, *scores_;
+  alignas(64) float high_[LANES];
+  alignas(64) float total_[LANES];
+};
+
+// body(q, k) for both types of numbers, each as it lies in memory.
+template <class Body>
+ffi::Error by_both_types(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k, const Body& body) {
+  ffi::Error inner = ffi::Error::Success();
+  const ffi::Error error = by_type(q, [&](auto of_q) { inner = by_type(k, [&](auto of_k) { body(of_q, of_k); }); });
+  return error.failure() ? error : inner;
+}
+
+}  // namespace kvjax
