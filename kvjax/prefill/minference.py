@@ -16,7 +16,7 @@ from kvjax.prefill.patterns import Pattern, VerticalSlash, of_table
 from kvjax.prefill.sparse_attention import sparse_attention
 from kvjax.prefill.sparse_index import SparseIndex, sees, sparse_index
 from kvjax.protocols import Decoder
-from kvjax.types import Keys, Values
+from kvjax.types import Keys, Values, size_class
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,10 @@ class MInference(PrefillAttention):
         patterns: one for all heads, or one a query head [L][H_q] (`kvjax.calibrate.minference.assign`, `MInference.of`).
 
     Only tiles of 64 queries by 64 keys with something chosen are computed. A program is compiled for every row of patterns.
-    Source: MInference, arXiv 2407.02490, section 3. Differs: a prompt run in chunks is estimated chunk by chunk, from the last 64
-    real queries of each; the mask is exact where the released kernel rounds diagonals up to blocks of 64; a block-sparse head
-    always sees its own block.
+    A prompt is run whole, as in the paper, unless a chunk is asked for: each chunk is then estimated by itself, from its last 64
+    real queries, in less memory.
+    Source: MInference, arXiv 2407.02490, section 3. Differs: the mask is exact where the released kernel rounds diagonals up to
+    blocks of 64; a block-sparse head always sees its own block.
     """
 
     patterns: Pattern | tuple[tuple[Pattern, ...], ...] = VerticalSlash()
@@ -55,7 +56,7 @@ class MInference(PrefillAttention):
             raise ValueError(f"MInference wants a pattern for each of {wanted} layers and query heads: assign them on this model")
 
     def plan(self, length: int, chunk: int | None) -> tuple[int, list[PrefillChunk]]:
-        n, chunks = CausalAttention().plan(length, chunk)
+        n, chunks = CausalAttention().plan(length, chunk or size_class(length, steps=8))
         return n, [part._replace(attention=self) for part in chunks]
 
     def attend(

@@ -123,6 +123,13 @@ def test_a_prefill_is_the_dense_masked_model(lm):
     np.testing.assert_allclose(row.evidence[0].column_sums_by_head()[0, ..., :150], seen["sums"], atol=1e-4)
 
 
+@pytest.mark.parametrize("length, chunk, widths", [(90, None, [96]), (3000, None, [3072]), (3000, 1024, [1024] * 3)])
+def test_a_prompt_is_run_whole_unless_a_chunk_is_asked_for(length, chunk, widths):
+    n, parts = MInference().plan(length, chunk)
+    assert n == sum(widths) and [part.width for part in parts] == widths
+    assert all(part.attention == MInference() for part in parts)
+
+
 def test_in_chunks_each_chunk_votes_for_itself(lm):
     ids = ids_of(150, 4)
     attention = MInference(AShape(8, 40))  # needs no votes: chunks change nothing
