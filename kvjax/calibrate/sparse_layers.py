@@ -13,6 +13,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.checks import check_prompts
 from kvjax.kernels.prefill_attention import prefill_attention
 from kvjax.prefill.minference import MInference
+from kvjax.prefill.run import shape_of
 from kvjax.prefill.sparse_attention import computed_tiles
 from kvjax.protocols import LanguageModel
 from kvjax.types import Queries
@@ -44,30 +45,35 @@ def compared_layers(lm: LanguageModel, ids: list[int], attentions: list[MInferen
     tokens[0, : len(ids)] = ids
     x, count = lm.decoder.embed(lm.params, jnp.asarray(tokens)), jnp.asarray([len(ids)], jnp.int32)
     counted = jnp.asarray([min(first, len(ids) - 1)], jnp.int32)
+    shape = shape_of(lm.decoder, tokens.shape[1], x.dtype)
     for layer, weights in enumerate(lm.params["layers"]):
-        of_layer = tuple(attention.at(layer) for attention in attentions)
-        x, found = _layer(weights, x, count, counted, decoder=lm.decoder, attentions=of_layer)
+        sizes = [attention.begin(shape, layer) for attention in attentions]
+        x, found = _layer(weights, x, count, counted, sizes, decoder=lm.decoder, attentions=tuple(attentions))
         yield found
 
 
 @partial(jax.jit, static_argnames=("decoder", "attentions"))
-def _layer(weights, x, count, first, *, decoder, attentions):
+def _layer(weights, x, count, first, sizes, *, decoder, attentions):
     positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None]
 
     def attend(inputs: AttentionInputs):
         out, lse = prefill_attention(inputs.q, inputs.k, inputs.v, offset=0)
         counted = (positions >= first) & (positions < count)
-        return out, [_compared(attention, inputs, out, lse, counted, count) for attention in attentions]
+        pairs = zip(attentions, sizes, strict=True)
+        return out, [_compared(attention, own, inputs, out, lse, counted, count) for attention, own in pairs]
 
     return decoder.layer(weights, x, positions, attend)
 
 
 def _compared(
-    attention: MInference, inputs: AttentionInputs, exact: Queries, lse: Array, counted: Array, count: Int32[Array, " b"]
-) -> Compared:
+    attention: MInference, sizes: Int32[Array, "h g 5"], inputs: AttentionInputs, exact: Queries, lse: Array, counted: Array,
+    count: Int32[Array, " b"],
+) -> Compared:  # fmt: skip
     """One attention on one layer's inputs."""
     ids, offset = jnp.zeros(counted.shape, jnp.int32), jnp.int32(0)
-    out, block = attention.attend(inputs, inputs.k, inputs.v, ids=ids, offset=offset, count=count, window=None)
+    out, block, _ = attention.attend_after(
+        sizes, inputs, inputs.k, inputs.v, ids=ids, offset=offset, count=count, window=None, rope=None
+    )
     real = counted[:, None, None]
 
     def norm(y):

@@ -47,14 +47,9 @@ class PrefillAttention:
         """(padded length, chunks) of a prompt of `length` tokens."""
         raise NotImplementedError(f"{type(self).__name__} must define plan(length, chunk)")
 
-    def at(self, layer: int) -> "PrefillAttention":
-        """The attention as one layer uses it: tables by layer cut to that layer's."""
-        del layer
-        return self
-
-    def begin(self, shape: Shape) -> PyTree:
-        """What it keeps of a layer from one chunk to the next, before the first: arrays; () for nothing."""
-        del shape
+    def begin(self, shape: Shape, layer: int) -> PyTree:
+        """What it has of a layer before the first chunk, and hands from one chunk to the next: arrays; () for nothing."""
+        del shape, layer
         return ()
 
     def attend_after(

@@ -99,13 +99,13 @@ def through(lm: LanguageModel, reading: Reading, layer: int, needs: Iterable[ev.
     decoder, wanted = lm.decoder, ev.of_layer(needs, layer)
     n, dtype = len(reading.tokens), lm.params["embed"]["weight"].dtype
     k, v, evidence = layer_buffers(decoder, n, dtype, needs, layer)
-    memory = reading.attention.at(layer).begin(shape_of(decoder, n, dtype))
+    memory = reading.attention.begin(shape_of(decoder, n, dtype), layer)
     length, pos = jnp.asarray([reading.length], jnp.int32), jnp.asarray(reading.pos[None])
     for i, part in enumerate(reading.chunks):
         ids = jnp.asarray(reading.tokens[None, part.offset : part.offset + part.width])
         x, k, v, evidence, memory = _layer(
             lm.params["layers"][layer], reading.stream(i), k, v, evidence, memory, wanted, ids, pos, length, np.int32(part.offset),
-            jnp.asarray([part.end], jnp.int32), decoder=decoder, window=decoder.windows[layer], attention=part.attention.at(layer),
+            jnp.asarray([part.end], jnp.int32), decoder=decoder, window=decoder.windows[layer], attention=part.attention,
         )  # fmt: skip
         reading.put(i, x)
     last = _last_logits(lm.params, reading.stream(-1), np.int32(reading.held - 1 - part.offset), decoder=decoder)

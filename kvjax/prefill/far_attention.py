@@ -49,8 +49,9 @@ class FarBlockAttention(PrefillAttention):
         n, chunks = CausalAttention().plan(length, None if length <= self.queries else self.queries)
         return n, [part._replace(attention=self) for part in chunks]
 
-    def begin(self, shape: Shape) -> Float32[Array, "b h g n"]:
+    def begin(self, shape: Shape, layer: int) -> Float32[Array, "b h g n"]:
         """What each key has received while it was local."""
+        del layer
         return jnp.zeros((shape.b, shape.h, shape.g, shape.n), jnp.float32)
 
     def attend_after(

@@ -70,8 +70,9 @@ class MergedAttention(PrefillAttention):
         n, chunks = CausalAttention().plan(length, chunk)
         return n, [part._replace(attention=self) for part in chunks]
 
-    def begin(self, shape: Shape) -> PyTree:
+    def begin(self, shape: Shape, layer: int) -> PyTree:
         """Keys and values by slot's last token, which tokens merged, and the newest slot's sums."""
+        del layer
         b, h, n, d = shape.b, shape.h, shape.n, shape.d
         slots = jnp.zeros((b, h, n, d), shape.dtype), jnp.zeros((b, h, n, d), shape.dtype)
         newest = jnp.zeros((b, h, 2 * d), jnp.float32), jnp.zeros((b, h), jnp.float32)

@@ -10,12 +10,13 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from kvjax.artefacts.artefact import Artefact, resolve
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.evidence import Shape
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
 from kvjax.prefill.chunk_block import MaskedBlock
-from kvjax.prefill.patterns import Pattern, VerticalSlash, of_table
+from kvjax.prefill.patterns import Pattern, VerticalSlash, of_table, sizes_of
 from kvjax.prefill.sparse_attention import sparse_attention
 from kvjax.prefill.sparse_index import SparseIndex, sees, sparse_index
-from kvjax.protocols import Decoder
+from kvjax.protocols import Decoder, Rope
 from kvjax.types import Keys, Values, size_class
 
 
@@ -26,7 +27,7 @@ class MInference(PrefillAttention):
     Args:
         patterns: one for all heads, or one a query head [L][H_q] (`kvjax.calibrate.minference.assign`, `MInference.of`).
 
-    Only tiles of 64 queries by 64 keys with something chosen are computed. A program is compiled for every row of patterns.
+    Only tiles of 64 queries by 64 keys with something chosen are computed. All layers run one program.
     A prompt is run whole, as in the paper, unless a chunk is asked for: each chunk is then estimated by itself, from its last 64
     real queries, in less memory.
     Source: MInference, arXiv 2407.02490, section 3. Differs: the mask is exact where the released kernel rounds diagonals up to
@@ -41,8 +42,18 @@ class MInference(PrefillAttention):
         table = artefact if isinstance(artefact, np.ndarray) else resolve(artefact, "minference").tables["patterns"]
         return cls(of_table(np.asarray(table)))
 
-    def at(self, layer: int) -> "MInference":
-        return self if isinstance(self.patterns, Pattern) else MInference((self.patterns[layer],))
+    def begin(self, shape: Shape, layer: int) -> Int32[Array, "h g 5"]:
+        """The sizes of the layer's patterns."""
+        every = isinstance(self.patterns, Pattern)
+        patterns = (self.patterns,) * (shape.h * shape.g) if every else self.patterns[layer]
+        return jnp.asarray(sizes_of(patterns).reshape(shape.h, shape.g, 5))
+
+    @property
+    def most(self) -> int:
+        """Columns of the head with most."""
+        patterns = (self.patterns,) if isinstance(self.patterns, Pattern) else sum(self.patterns, ())
+        first, _, columns, _, _ = sizes_of(patterns).T
+        return max(1, int(first.max()), int(columns.max()))
 
     def check(self, decoder: Decoder, chunk: int | None) -> None:
         """Raise ValueError for a model with sliding windows, patterns of another model, or a chunk that is no multiple of 64."""
@@ -59,17 +70,16 @@ class MInference(PrefillAttention):
         n, chunks = CausalAttention().plan(length, chunk or size_class(length, steps=8))
         return n, [part._replace(attention=self) for part in chunks]
 
-    def attend(
-        self, inputs: AttentionInputs, k: Keys, v: Values, *, ids: Int32[Array, "b t"], offset: Int32[Array, ""],
-        count: Int32[Array, " b"], window: int | None,
-    ) -> tuple[Float[Array, "b h g t d"], "SparseBlock"]:  # fmt: skip
-        del window
-        heads = inputs.q.shape[1] * inputs.q.shape[2]
-        patterns = (self.patterns,) * heads if isinstance(self.patterns, Pattern) else self.patterns[0]
-        index = sparse_index(patterns, inputs.q, k, offset, count)
+    def attend_after(
+        self, memory: Int32[Array, "h g 5"], inputs: AttentionInputs, k: Keys, v: Values, *, ids: Int32[Array, "b t"],
+        offset: Int32[Array, ""], count: Int32[Array, " b"], window: int | None, rope: Rope | None,
+    ) -> tuple[Float[Array, "b h g t d"], "SparseBlock", Int32[Array, "h g 5"]]:  # fmt: skip
+        del window, rope
+        index = sparse_index(memory, inputs.q, k, offset, count, most=self.most)
         out, lse = sparse_attention(inputs.q, k, v, index, offset=offset)
         at = jnp.full_like(count, offset)
-        return out, SparseBlock(inputs=inputs, ids=ids, out=out, k=k, lse=lse, index=index, offset=at, count=count)
+        block = SparseBlock(inputs=inputs, ids=ids, out=out, k=k, lse=lse, index=index, offset=at, count=count)
+        return out, block, memory
 
 
 @struct.dataclass

@@ -87,6 +87,11 @@ def as_table(patterns: tuple[tuple[Pattern, ...], ...]) -> np.ndarray:
     return np.array([[_entry(pattern) for pattern in layer] for layer in patterns], np.int32)
 
 
+def sizes_of(patterns: tuple[Pattern, ...]) -> np.ndarray:
+    """int32 [heads, 5]: each pattern's sizes."""
+    return np.array([pattern.sizes for pattern in patterns], np.int32)
+
+
 def _pattern(kind: int, one: int, two: int) -> Pattern:
     return BlockSparse(one) if KINDS[kind] is BlockSparse else KINDS[kind](one, two)
 

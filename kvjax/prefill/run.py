@@ -80,8 +80,8 @@ def shape_of(decoder: Decoder, n: int, dtype: DTypeLike) -> ev.Shape:
 
 
 def memories(attention: PrefillAttention, decoder: Decoder, n: int, dtype: DTypeLike) -> list:
-    """What a prompt's attention keeps of each layer, before the first chunk."""
-    return [attention.at(layer).begin(shape_of(decoder, n, dtype)) for layer in range(decoder.layers)]
+    """What a prompt's attention has of each layer before the first chunk."""
+    return [attention.begin(shape_of(decoder, n, dtype), layer) for layer in range(decoder.layers)]
 
 
 @partial(jax.jit, static_argnames="decoder", donate_argnames=("found",))
@@ -142,7 +142,7 @@ def _run(
     for layer, (weights, window) in enumerate(zip(lm.params["layers"], lm.decoder.windows, strict=True)):
         x, k[layer], v[layer], evidence[layer], memory[layer] = _layer(
             weights, x, k[layer], v[layer], evidence[layer], memory[layer], ev.of_layer(needs, layer), ids, pos, prompt,
-            np.int32(chunk.offset), end, decoder=lm.decoder, window=window, attention=chunk.attention.at(layer),
+            np.int32(chunk.offset), end, decoder=lm.decoder, window=window, attention=chunk.attention,
         )  # fmt: skip
     return x
 

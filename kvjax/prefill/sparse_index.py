@@ -6,11 +6,12 @@ Axis letters: r rows the estimate is made from, i query blocks, j key blocks.
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.kernels.softmax import softmax
 from kvjax.kernels.sparse_attention import BLOCK
-from kvjax.prefill.patterns import FORCED_COLUMNS, FORCED_OFFSETS, Pattern
+from kvjax.prefill.patterns import FORCED_COLUMNS, FORCED_OFFSETS
 from kvjax.types import Keys, Queries
 
 #: Queries that vote.
@@ -78,26 +79,46 @@ def highest(scores: Float32[Array, "*heads n"], size: Int32[Array, "*heads"], fo
 
 
 def sparse_index(
-    patterns: tuple[Pattern, ...], q: Queries, k: Keys, offset: Int32[Array, ""], count: Int32[Array, " b"]
+    sizes: Int32[Array, "h g 5"], q: Queries, k: Keys, offset: Int32[Array, ""], count: Int32[Array, " b"], *, most: int
 ) -> SparseIndex:
-    """What every query head of a layer sees, by its pattern (query head h·g + i is query head i of KV head h)."""
-    b, h, g, t, _ = q.shape
-    n, sizes = k.shape[2], np.array([pattern.sizes for pattern in patterns], np.int32).reshape(h, g, 5)
-    first, recent, columns, offsets, blocks = (jnp.broadcast_to(sizes[..., i], (b, h, g)) for i in range(5))
-    place = jnp.arange(n, dtype=jnp.int32)
-    by_column, by_offset = place < first[..., None], place < recent[..., None]
-    if sizes[..., 2].any():
-        p, positions = last_rows(q, k, offset, count)
-        real = place < (offset + count)[:, None, None, None]
-        by_column |= highest(jnp.where(real, vertical(p), -1.0), columns, FORCED_COLUMNS) & real
-        by_offset |= highest(jnp.where(real, slash(p, positions), -1.0), offsets, FORCED_OFFSETS)
-    shape = (b, h, g, -(-t // BLOCK), -(-n // BLOCK))
-    by_block = jnp.zeros(shape, bool)
-    if sizes[..., 4].any():
-        scores = pooled(q, k, offset, count)
-        by_block = highest(scores, jnp.broadcast_to(blocks[..., None], shape[:4])) & (scores >= 0)
-    most = min(n, max(1, int(sizes[..., [0, 2]].max())))
-    return SparseIndex(columns=by_column, offsets=by_offset, blocks=by_block, most=most)
+    """What every query head of a layer sees, by the sizes of its pattern (`Pattern.sizes`); no head has more than `most` columns.
+
+    Sizes are data: layers whose patterns differ share a program, and what no head of a layer needs is not computed.
+    """
+    first, recent, columns, offsets, blocks = (jnp.broadcast_to(sizes[..., i], q.shape[:3]) for i in range(5))
+    place = jnp.arange(k.shape[2], dtype=jnp.int32)
+    by_column, by_offset = lax.cond((columns > 0).any(), _by_score, _none_by_score, q, k, offset, count, columns, offsets)
+    return SparseIndex(
+        columns=by_column | (place < first[..., None]),
+        offsets=by_offset | (place < recent[..., None]),
+        blocks=lax.cond((blocks > 0).any(), _by_block, _no_block, q, k, offset, count, blocks),
+        most=min(k.shape[2], most),
+    )
+
+
+def _by_score(q, k, offset, count, columns, offsets) -> tuple[Bool[Array, "b h g n"], Bool[Array, "b h g n"]]:
+    """The columns and the distances that the last queries give most to; none of a head that wants none."""
+    p, positions = last_rows(q, k, offset, count)
+    real = jnp.arange(k.shape[2], dtype=jnp.int32) < (offset + count)[:, None, None, None]
+    by_column = highest(jnp.where(real, vertical(p), -1.0), columns, FORCED_COLUMNS) & real
+    return by_column, highest(jnp.where(real, slash(p, positions), -1.0), offsets, FORCED_OFFSETS)
+
+
+def _none_by_score(q, k, *rest) -> tuple[Bool[Array, "b h g n"], Bool[Array, "b h g n"]]:
+    del rest
+    none = jnp.zeros((*q.shape[:3], k.shape[2]), bool)
+    return none, none
+
+
+def _by_block(q, k, offset, count, blocks) -> Bool[Array, "b h g i j"]:
+    """The key blocks of the largest pooled products, of each query block."""
+    scores = pooled(q, k, offset, count)
+    return highest(scores, jnp.broadcast_to(blocks[..., None], scores.shape[:4])) & (scores >= 0)
+
+
+def _no_block(q, k, *rest) -> Bool[Array, "b h g i j"]:
+    del rest
+    return jnp.zeros((*q.shape[:3], -(-q.shape[3] // BLOCK), -(-k.shape[2] // BLOCK)), bool)
 
 
 def sees(index: SparseIndex, rows: Int32[Array, " r"], offset: Int32[Array, ""]) -> Bool[Array, "b h g r n"]:

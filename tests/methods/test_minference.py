@@ -10,7 +10,7 @@ import models
 from kvjax.artefacts import artefact
 from kvjax.calibrate.minference import CANDIDATES, as_released, assign, best, report, scaled
 from kvjax.prefill import AShape, BlockSparse, MInference, VerticalSlash, sparse_index
-from kvjax.prefill.patterns import as_table, of_table
+from kvjax.prefill.patterns import as_table, of_table, sizes_of
 from kvjax.prefill.sparse_attention import computed_tiles, sparse_attention
 from models import mistral
 from tests.conftest import compilations, ids_of, policy_of, toy_config
@@ -26,6 +26,13 @@ def drawn(n=200, seed=0):
     rng = np.random.default_rng(seed)
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     return draw(1, 2, 3, n, 16), draw(1, 2, n, 16), draw(1, 2, n, 16)
+
+
+def index_of(patterns, q, k, count):
+    """What the heads of a layer see, from the first token on."""
+    attention = MInference((patterns,))
+    sizes = jnp.asarray(sizes_of(patterns).reshape(*q.shape[1:3], 5))
+    return sparse_index.sparse_index(sizes, q, k, FIRST, count, most=attention.most)
 
 
 def mask_of(pattern, q, k):
@@ -54,7 +61,7 @@ def test_worked_example():
 def test_authors_indices():
     g = golden_methods.load("minference")
     q = jnp.zeros((1, 1, 1, 256, 16), jnp.float32).at[..., 192:, :].set(g["query_last64"][:, :, None])
-    index = sparse_index.sparse_index((VerticalSlash(60, 130),), q, jnp.asarray(g["key"], jnp.float32), FIRST, jnp.array([256]))
+    index = index_of((VerticalSlash(60, 130),), q, jnp.asarray(g["key"], jnp.float32), jnp.array([256]))
     np.testing.assert_array_equal(np.flatnonzero(index.columns), g["vertical_idx_sorted"])
     np.testing.assert_array_equal(np.flatnonzero(index.offsets), g["slash_offsets_sorted"])
 
@@ -62,7 +69,7 @@ def test_authors_indices():
 @jax.jit
 def computed(q, k, v, count):
     """Six heads' outputs and masks."""
-    index = sparse_index.sparse_index(SIX, q, k, FIRST, count)
+    index = index_of(SIX, q, k, count)
     out, _ = sparse_attention(q, k, v, index, offset=FIRST)
     return out, sparse_index.sees(index, jnp.arange(q.shape[3]), FIRST)
 
@@ -81,7 +88,7 @@ def test_masks_and_outputs_are_the_transcriptions(n):
 
 def test_tiles_counted_are_those_with_a_chosen_pair():
     q, k, _ = drawn(320)
-    index = jax.jit(lambda q, k: sparse_index.sparse_index((AShape(0, 1),) * 6, q, k, FIRST, jnp.array([320])))(q, k)
+    index = jax.jit(lambda q, k: index_of((AShape(0, 1),) * 6, q, k, jnp.array([320])))(q, k)
     count = jax.jit(lambda index, n: computed_tiles(index, FIRST, n))
     tiles, under = count(index, jnp.array([320]))
     assert (np.asarray(tiles) == 5).all() and (np.asarray(under) == 15).all()
@@ -164,6 +171,13 @@ def test_a_second_prompt_compiles_nothing(lm):
     with compilations() as seen:
         kvjax.prefill(lm, ids_of(89, 5), attention=MIXED)
     assert seen == []
+
+
+def test_layers_with_other_patterns_share_a_program(lm):
+    each = ((AShape(4, 9),) * 4, (VerticalSlash(30, 50),) * 4, (BlockSparse(1),) * 4)
+    with compilations() as seen:
+        kvjax.prefill(lm, ids_of(90), attention=MInference(each))
+    assert seen.count("jit(_layer)") == 1
 
 
 def test_the_report_and_the_search(lm):
