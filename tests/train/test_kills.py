@@ -85,6 +85,12 @@ def test_two_kills_change_no_bit(undisturbed):
 
 
 @pytest.mark.slow
+def test_ten_kills_change_no_bit(undisturbed):
+    assert len(torn(undisturbed, "ten", kills=10)) == 10
+    check(undisturbed, "ten")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("kvzap", "locret", "make_each_token_count", "dms"), ("lookahead_kv", "dmc"), tuple(WHOLE)])
 def test_a_kill_in_the_run_of_each_learner_changes_no_bit(tmp_path, names):
     """Each run is killed once, at a random step; the next process finishes it, and is killed in the next one."""
