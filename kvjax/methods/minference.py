@@ -3,7 +3,7 @@
 *MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention*, arXiv 2407.02490, section 3.
 Stages: attention MInference(patterns) while the prompt is read · nothing is evicted.
 Any policy can be read for this way: `kvjax.prefill(lm, ids, attention=MInference(...))`, or `policy.replace(attention=...)`.
-Differs: a prompt run in chunks is estimated chunk by chunk; the mask is exact where the released kernel rounds diagonals up to
+Differs: with `chunk=` a prompt is estimated chunk by chunk; the mask is exact where the released kernel rounds diagonals up to
 blocks of 64.
 
 BibTeX:

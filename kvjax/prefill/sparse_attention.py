@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
 from kvjax.kernels import sparse_attention as op
-from kvjax.prefill.sparse_index import BLOCK, SparseIndex
+from kvjax.prefill.sparse_index import SparseIndex
 from kvjax.types import Keys, Queries, Values
 
 
@@ -30,10 +30,10 @@ def listed(index: SparseIndex) -> Int32[Array, "b h g m"]:
 def computed_tiles(index: SparseIndex, offset: Int32[Array, ""], count: Int32[Array, " b"]) -> tuple[Array, Array]:
     """(tiles computed, tiles under the diagonal), int32 [b h g] each, of the query blocks that hold a real query."""
     i = jnp.arange(index.blocks.shape[3], dtype=jnp.int32)
-    real = (i * BLOCK < count[:, None])[:, None, None]
+    real = (i * op.BLOCK < count[:, None])[:, None, None]
     whole = op.tiles(index.offsets, index.blocks, offset).sum(-1, dtype=jnp.int32)
-    last = jnp.minimum(offset + (i + 1) * BLOCK, index.columns.shape[-1])
+    last = jnp.minimum(offset + (i + 1) * op.BLOCK, index.columns.shape[-1])
     seen = jnp.take(jnp.cumsum(index.columns, -1, dtype=jnp.int32), last - 1, axis=-1)
-    under = offset // BLOCK + i + 1
-    total = jnp.where(real, jnp.minimum(whole + -(-seen // BLOCK), under), 0).sum(-1)
+    under = offset // op.BLOCK + i + 1
+    total = jnp.where(real, jnp.minimum(whole + -(-seen // op.BLOCK), under), 0).sum(-1)
     return total, jnp.broadcast_to(jnp.where(real, under, 0).sum(-1), total.shape)

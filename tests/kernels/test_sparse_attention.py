@@ -85,8 +85,8 @@ def test_named_shapes(impl, name):
     q, k, v = make(shape, "float32")
     v += 1  # a long row's average of numbers around 0 is all cancellation
     chosen = drawn(shape, (it.columns // 8, it.offsets // 8, it.blocks // 8))
-    wanted = op.sparse_attention(q, k, v, chosen, offset=jnp.int32(0), impl="reference")
-    for got, want in zip(op.sparse_attention(q, k, v, chosen, offset=jnp.int32(0), impl=impl), wanted, strict=True):
+    found, right = (op.sparse_attention(q, k, v, chosen, offset=jnp.int32(0), impl=how) for how in (impl, "reference"))
+    for got, want in zip(found, right, strict=True):
         close(got, np.asarray(want, np.float64), "float32")
 
 

@@ -4,7 +4,6 @@
 // the chosen columns that neither has shown them, gathered 64 at a time.
 #include <algorithm>
 #include <memory>
-#include <vector>
 
 #include "operands.h"
 #include "panel.h"
@@ -22,23 +21,23 @@ struct Chosen {
   const bool *blocks, *whole;  // by key block, of these queries: chosen as a block; taken whole
 };
 
-// What is added to the score of a key at each distance from LANES before the query to `n` and LANES behind it.
+// What is added to the score of a key that stands `nearest` behind a query, or one further, and so on: NONE where it is not seen.
 class ByDistance {
  public:
-  // seen(distance): whether a key so far behind, at least 0 and below n, is seen.
+  // seen(distance): whether a key so far behind is seen; asked from 0 to below `stop` only.
   template <class Seen>
-  ByDistance(int64_t n, const Seen& seen) : added_(n + 2 * LANES, NONE) {
-    for (int64_t at = 0; at < n; ++at)
-      if (seen(at)) added_[LANES + at] = 0.0f;
+  ByDistance(int64_t nearest, int64_t many, int64_t stop, const Seen& seen) {
+    std::fill_n(added_, 2 * LANES, NONE);
+    const int64_t last = std::min(stop, nearest + many);
+    for (int64_t at = std::max<int64_t>(0, nearest); at < last; ++at) added_[at - nearest] = seen(at) ? 0.0f : NONE;
   }
-  // Hides a key's scores with 64 queries, of which the first stands `distance` behind it.
-  void hide(int64_t distance, float* scores) const {
-    const float* const from = added_.data() + LANES + distance;
-    for (int64_t i = 0; i < LANES; i += WIDTH) store(scores + i, load(scores + i) + load(from + i));
+  // Hides a key's scores with 64 queries, of which the first stands `from` further than `nearest` before it.
+  void hide(int64_t from, float* scores) const {
+    for (int64_t i = 0; i < LANES; i += WIDTH) store(scores + i, load(scores + i) + load(added_ + from + i));
   }
 
  private:
-  std::vector<float> added_;
+  float added_[2 * LANES];
 };
 
 // Keys and values of a head as floats, where they lie or in `room`.
@@ -59,25 +58,24 @@ struct Memory {
 // 64 queries from position `first` on; there are keys before `stop`.
 template <class T>
 void see_tiles(Tile& tile, const Memory<T>& memory, const Chosen& chosen, int64_t first, int64_t stop) {
-  const ByDistance causal(stop, [](int64_t) { return true; }), near(stop, [&](int64_t at) { return chosen.offsets[at]; });
   for (int64_t j = 0; j * LANES < stop; ++j) {
     if (!chosen.whole[j]) continue;
     const int64_t key = j * LANES, keys = std::min(LANES, stop - key);
-    const bool all = chosen.blocks[j] && key + keys - 1 <= first;
-    const ByDistance& seen = chosen.blocks[j] ? causal : near;
+    const bool block = chosen.blocks[j], all = block && key + keys - 1 <= first;
+    const ByDistance seen(first - key - LANES + 1, 2 * LANES, stop, [&](int64_t at) { return block || chosen.offsets[at]; });
     tile.see(memory.keys(key, keys), memory.values(key, keys), keys, [&](float* scores) {
-      for (int64_t at = 0; !all && at < keys; ++at) seen.hide(first - key - at, scores + at * LANES);
+      for (int64_t at = 0; !all && at < keys; ++at) seen.hide(LANES - 1 - at, scores + at * LANES);
     });
   }
 }
 
 template <class T>
 void see_columns(Tile& tile, const Memory<T>& memory, const Chosen& chosen, int64_t first, int64_t stop) {
-  const ByDistance far(stop, [&](int64_t at) { return !chosen.offsets[at]; });
+  const auto far = [&](int64_t at) { return !chosen.offsets[at]; };
   int64_t keys = 0, distance[LANES];
   const auto meet = [&] {
     tile.see(memory.room, memory.room + LANES * memory.d, keys, [&](float* scores) {
-      for (int64_t at = 0; at < keys; ++at) far.hide(distance[at], scores + at * LANES);
+      for (int64_t at = 0; at < keys; ++at) ByDistance(distance[at], LANES, stop, far).hide(0, scores + at * LANES);
     });
     keys = 0;
   };
@@ -111,8 +109,8 @@ void attend(ffi::ThreadPool& pool, const Q* q, const T* k, const T* v, const Sha
 }
 
 ffi::Error SparseAttention(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, S32<4> columns,
-                           Bools<4> offsets, Bools<5> blocks, Bools<5> whole,
-                           S32<0> offset, ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse) {
+                           Bools<4> offsets, Bools<5> blocks, Bools<5> whole, S32<0> offset, ffi::Result<F32<5>> out,
+                           ffi::Result<F32<4>> lse) {
   const Shape shape = shape_of(q, k);
   const int64_t first = *offset.typed_data();
   if (first < 0 || first % LANES || first + shape.t > shape.n)

@@ -10,7 +10,7 @@ from kvjax.kernels import native
 from kvjax.kernels.ragged_attention.native import KINDS
 
 
-def refuses(*operands, window: int | None) -> str | None:
+def refuses(*operands, window: int | None = None) -> str | None:
     """Why these operands are not for this implementation, or None."""
     del window
     found = {str(x.dtype) for x in operands[:2]}

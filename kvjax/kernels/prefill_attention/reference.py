@@ -14,15 +14,19 @@ BLOCK = 32
 @partial(jax.jit, static_argnames="window")
 def attention(q: Float[Array, "b h g t d"], k: Float[Array, "b h n d"], v: Float[Array, "b h n d"], offset, *, window):
     """Definition of `api.prefill_attention`."""
-    scores = _scores(q, k, offset, window)
+    out, lse = attended(_scores(q, k, offset, window), v)
+    return out.astype(q.dtype), lse
+
+
+def attended(scores: Float[Array, "b h g t n"], v: Float[Array, "b h n d"]) -> tuple[Array, Array]:
+    """(out, lse) of queries with these scores, float32."""
     high = scores.max(axis=-1)
     weights = jnp.exp(scores - high[..., None])
     total = weights.sum(axis=-1)
-    out = mixed(weights, v.astype(jnp.float32)) / total[..., None]
-    return out.astype(q.dtype), high + jnp.log(total)
+    return _mixed(weights, v.astype(jnp.float32)) / total[..., None], high + jnp.log(total)
 
 
-def mixed(weights: Float[Array, "b h g t n"], v: Float[Array, "b h n d"]) -> Float[Array, "b h g t d"]:
+def _mixed(weights: Float[Array, "b h g t n"], v: Float[Array, "b h n d"]) -> Float[Array, "b h g t d"]:
     """Σ_j weights_j v_j, block by block: how exact one long sum of float32 is depends on the processor's product."""
     b, h, n, d = v.shape
     extra = -n % BLOCK
@@ -41,9 +45,14 @@ def column_sums(q, k, lse, offset, length, *, window) -> Float[Array, "b h g n"]
 
 
 def _scores(q, k, offset, window) -> Float[Array, "b h g t n"]:
-    """Scaled products in float32, -inf where the query does not see the key."""
-    scores = jnp.einsum("bhgtd,bhnd->bhgtn", q.astype(jnp.float32), k.astype(jnp.float32), precision="highest")
+    """Scaled products, -inf where the query does not see the key."""
     row = offset + jnp.arange(q.shape[3])[:, None]
     col = jnp.arange(k.shape[2])[None, :]
     seen = col <= row if window is None else (col <= row) & (col > row - window)
-    return jnp.where(seen, scores / math.sqrt(q.shape[-1]), -jnp.inf)
+    return jnp.where(seen, products(q, k), -jnp.inf)
+
+
+def products(q: Float[Array, "b h g t d"], k: Float[Array, "b h n d"]) -> Float[Array, "b h g t n"]:
+    """q · k / sqrt(d) of every pair, in float32."""
+    scores = jnp.einsum("bhgtd,bhnd->bhgtn", q.astype(jnp.float32), k.astype(jnp.float32), precision="highest")
+    return scores / math.sqrt(q.shape[-1])

@@ -4,18 +4,11 @@ import jax
 import jax.numpy as jnp
 
 from kvjax.kernels import native
-from kvjax.kernels.ragged_attention.native import KINDS
+from kvjax.kernels.prefill_attention.native import refuses
 
 from .chosen import Chosen, tiles
 
-
-def refuses(q, k, *rest) -> str | None:
-    """Why these operands are not for this implementation, or None."""
-    del rest
-    found = {str(x.dtype) for x in (q, k)}
-    if not found <= set(KINDS):
-        return f"takes {', '.join(KINDS)}; got {', '.join(sorted(found))}"
-    return native.missing()
+__all__ = ["attention", "refuses"]
 
 
 @jax.jit

@@ -12,10 +12,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
-from .chosen import BLOCK, Chosen, tiles
+from kvjax.kernels.prefill_attention.xla import LOW
 
-#: Below every score, and finite.
-_LOW = -1e30
+from .chosen import BLOCK, Chosen, tiles
 
 
 class Head(NamedTuple):
@@ -85,7 +84,7 @@ def _query_block(head: Head, i: Int32[Array, ""], whole: Bool[Array, " j"], offs
         other = ~_near(head, row, at) & ~head.blocks[i].at[at // BLOCK].get(mode="clip")
         return _fold(sums, q, k, v, other & (at <= row))
 
-    start = Sums(jnp.full(BLOCK, _LOW), jnp.zeros(BLOCK), jnp.zeros((BLOCK, d)))
+    start = Sums(jnp.full(BLOCK, LOW), jnp.zeros(BLOCK), jnp.zeros((BLOCK, d)))
     sums = lax.fori_loop(0, whole.sum(dtype=jnp.int32), tile, start)
     sums = lax.fori_loop(0, -(-(head.columns <= row[-1]).sum(dtype=jnp.int32) // BLOCK), columns, sums)
     return sums.out / sums.total[:, None], sums.high + jnp.log(sums.total)
