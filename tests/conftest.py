@@ -9,9 +9,10 @@ if os.environ["JAX_PLATFORMS"] == "cpu":
     # every fusion and take half of the compiler's time. `XLA_FLAGS= python -m pytest` tests what users run.
     soon = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
     os.environ.setdefault("XLA_FLAGS", f"{soon} --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters")
-# What XLA compiles is shared by the workers, by processes that tests start and by the next run; `--cache-clear` forgets it.
+# What XLA compiles is shared by the workers, by processes that tests start and by the next run; `--cache-clear` forgets it. Small
+# programs, which most are, are compiled again in the time that writing and reading them takes.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache/d/xla"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 from jaxtyping import install_import_hook  # noqa: E402
 
@@ -38,6 +39,7 @@ from tests import long_tests  # noqa: E402
 from tests.method_cases import case  # noqa: E402
 
 gc.freeze()  # a million objects that imports have left stay: the collector need not look through them again and again
+gc.set_threshold(100_000, 20, 100)  # tracing makes many objects, and a tenth of a test's time is spent on looking for rings of them
 
 
 #: Files that keep a worker busy for long, roughly the longest first.

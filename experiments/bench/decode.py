@@ -1,7 +1,8 @@
-"""Decode: ms per token with the full cache and with a compressed one, ours and the peers' in one run."""
+"""Decode: ms per token with the full cache and with a compressed one, ours, the peers' and the rivals' in one run."""
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 
 import kvjax
 from experiments.bench import conditions, summary
-from experiments.bench.beside import cell, peers
+from experiments.bench.beside import cell, peers, rivals, said
 from experiments.policies import Named
 
 FULL = "kvjax, full cache"
@@ -17,14 +18,21 @@ WEIGHTS = "a plain sum of the weights"
 
 
 def decode(
-    lm: Any, ids: Sequence[int], named: Named, *, rounds: int, new: int, done: Callable = lambda count: None
+    lm: Any,
+    ids: Sequence[int],
+    named: Named,
+    *,
+    rounds: int,
+    new: int,
+    gguf: Path | None = None,
+    done: Callable = lambda count: None,
 ) -> dict[str, Any]:
     """Time decoding after `ids` with everything kept and with `named`.
 
     Our rounds run before and after the peers', so that a slow phase of the machine shows as a spread and not as a ratio.
 
     Args:
-        lm: the language model. ids: the context. named: the policy to measure.
+        lm: the language model. ids: the context. named: the policy to measure. gguf: the model for `beside.rivals`.
         rounds: times each cell decodes `new` tokens, before the peers and again after them.
 
     Returns:
@@ -42,17 +50,21 @@ def decode(
     cells = [x for x in (cell(None, 1.0), cell(named.name.partition(":")[0], round(share, 4))) if x]
     theirs = peers(lm, cells, [{"context": list(ids), "fed": []}], dtype=dtype, rounds=1, new=new)
     done(1)
+    slots = round(share * len(ids))
+    others = rivals(lm, ids, gguf, dtype=dtype, rounds=rounds, new=new, slots=slots if share < 1 else None)
+    done(1)
     again = _ours(lm, policies, caches, rounds=rounds, new=new, done=done)
     ms = {name: ms[name] + again[name] for name in ms}
-    for name, runs in theirs.get("cells", {}).items():
+    for name, runs in (theirs.get("cells", {}) | others.get("cells", {})).items():
         ms[name] = [1e3 * step for run in runs for step in run["steps"]]
-        allocated[name] = runs[0]["bytes"]
+    allocated |= {name: runs[0]["bytes"] for name, runs in theirs.get("cells", {}).items()}
     times = {name: summary(values) for name, values in ms.items()}
     return conditions("decode", dtype, f"{len(ids)} tokens of context, {new} new, batch 1") | {
         "ms_per_token": times,
         "allocated_bytes": allocated,
         "kept_share": share,
         "peers": theirs.get("versions") or theirs["missing"],
+        "rivals": said(others),
         "ratios": _ratios(times, ours),
     }
 
@@ -90,6 +102,6 @@ def _ratios(times: dict[str, dict], ours: str) -> dict[str, float]:
     ratios = {f"{FULL} / {ours}": middle[FULL] / middle[ours], f"{ours} / {WEIGHTS}": middle[ours] / middle[WEIGHTS]}
     for name in middle:
         if name != WEIGHTS and not name.startswith("kvjax"):
-            mine = FULL if name.startswith("transformers") else ours
+            mine = FULL if "full cache" in name else ours
             ratios[f"{name} / {mine}"] = middle[name] / middle[mine]
     return ratios

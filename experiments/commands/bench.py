@@ -4,6 +4,7 @@ Ratios against the peers come from one run. Single kernels are in `bench_kernels
 `bench_answers`.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,9 @@ for command in ("attention", "quantised", "linear", "growth", "scores", "gather"
 app.command("compile")(bench_kernels.compile_step)
 
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of context.")]
+Gguf = Annotated[
+    Path | None, typer.Option("--gguf", help="The model as GGUF, for llama.cpp and OpenVINO; default: where it is known.")
+]
 
 
 @app.command("decode")
@@ -38,15 +42,16 @@ def decode(
     rounds: Rounds = 3,
     text: TextFile = None,
     dtype: Dtype = "float32",
+    gguf: Gguf = None,
     json_file: JsonFile = None,
 ) -> None:
-    """ms per token: full cache against compressed, ours against transformers and kvpress."""
+    """ms per token: full cache against compressed, ours against transformers, kvpress, llama.cpp and OpenVINO."""
     from experiments.bench.decode import decode as bench
 
     named = parse_policy(policy, parse_budget(budget))
     lm, ids = model_and_text(model, dtype, context, text)
-    with measuring("decode", 4 * (rounds + 1) + 1) as done:
-        result = bench(lm, ids, named, rounds=rounds, new=new, done=done)
+    with measuring("decode", 4 * (rounds + 1) + 2) as done:
+        result = bench(lm, ids, named, rounds=rounds, new=new, gguf=gguf, done=done)
     show(result, json_file)
 
 
@@ -98,14 +103,15 @@ def prefill(
     rounds: Rounds = 3,
     text: TextFile = None,
     dtype: Dtype = "float32",
+    gguf: Gguf = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Seconds to read a prompt, ours against transformers."""
+    """Seconds to read a prompt, ours against transformers, llama.cpp and OpenVINO."""
     from experiments.bench.prefill import prefill as bench
 
     lm, ids = model_and_text(model, dtype, context, text)
-    with measuring("prefill", 2 * (rounds + 1) + 1) as done:
-        result = bench(lm, ids, rounds=rounds, done=done)
+    with measuring("prefill", 2 * (rounds + 1) + 2) as done:
+        result = bench(lm, ids, rounds=rounds, gguf=gguf, done=done)
     show(result, json_file)
 
 

@@ -70,6 +70,7 @@ def show(result: dict[str, Any], json_file: Path | None) -> None:
     for field, words in (("ratios", "ratio"), ("bytes_ratios", "ratio of bytes")):
         for name, value in result.get(field, {}).items():
             out.print(f"  {words} {name}: {value:.2f}", markup=False)
-    if "peers" in result:
-        out.print(f"  peers: {result['peers']}", markup=False)
+    for field in ("peers", "rivals"):
+        if field in result:
+            out.print(f"  {field}: {result[field]}", markup=False)
     write_json(json_file, result)
