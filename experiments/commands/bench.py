@@ -1,4 +1,4 @@
-"""`kvjax bench decode | retrieval | overlap | prefill | sparse-prefill | restore | sweep | long | memory`: whole pieces of work.
+"""`kvjax bench decode | first-token | retrieval | overlap | prefill | sparse-prefill | restore | sweep | long | memory`.
 
 Ratios against the peers come from one run. Single kernels are in `bench_kernels`, what the model answers beside the peers in
 `bench_answers`.
@@ -52,6 +52,28 @@ def decode(
     lm, ids = model_and_text(model, dtype, context, text)
     with measuring("decode", 4 * (rounds + 1) + 2) as done:
         result = bench(lm, ids, named, rounds=rounds, new=new, gguf=gguf, done=done)
+    show(result, json_file)
+
+
+@app.command("first-token")
+def first_token(
+    model: ModelName = "smollm2-135m",
+    context: Context = 1016,
+    policies: Annotated[str, typer.Option(help="Comma-separated.")] = "snapkv,knorm,expected_attention,adakv,streaming_llm",
+    budgets: Annotated[str, typer.Option(help="Comma-separated: 256 slots per KV head, or 0.25 of the prompt.")] = "0.25",
+    rounds: Rounds = 5,
+    text: TextFile = None,
+    dtype: Dtype = "float32",
+    json_file: JsonFile = None,
+) -> None:
+    """ms of compress and of the first token, beside a later one, where nothing has to be compiled any more."""
+    from experiments.bench.first_token import first_token as bench
+    from experiments.plan_words import grid
+
+    cells = grid(policies, budgets)
+    lm, ids = model_and_text(model, dtype, context, text)
+    with measuring("first-token", len(cells) * rounds) as done:
+        result = bench(lm, ids, cells, rounds=rounds, done=done)
     show(result, json_file)
 
 
