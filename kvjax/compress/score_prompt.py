@@ -105,17 +105,20 @@ def scores_of(pre: Prefilled, policy: Policy) -> PromptScores:
 
 
 def score_row(row: PrefilledRow, policy: Policy, which: range) -> RowScores:
-    decode_score, layers = policy.when.score, []
+    decode_score, layers, ids = policy.when.score, [], row.ids[None]
     for layer, k, v, evidence in zip(which, row.k, row.v, row.evidence, strict=True):
         score, allocate = policy.score.at(layer), policy.allocate.at(layer)
         other = None if decode_score is None else decode_score.at(layer)
-        layers.append(score_layer(score, other, allocate, k, v, row.ids[None], row.length, evidence, row.pos))
+        layers.append(score_layer(score, other, allocate, k, v, ids, row.length, evidence, row.pos))
     scores, second, states, measured = zip(*layers, strict=True)
-    return RowScores(jnp.stack(scores), _stacked(second), states, _stacked(measured))
+    scores, second, measured = _stacked((scores, second, measured))
+    return RowScores(scores, second, states, measured)
 
 
-def _stacked(layers: Sequence[PyTree]) -> PyTree:
-    return jax.tree.map(lambda *x: jnp.stack(x), *layers)
+@jax.jit
+def _stacked(many: tuple[Sequence[PyTree], ...]) -> tuple[PyTree, ...]:
+    """The layers of each as one array a leaf."""
+    return tuple(jax.tree.map(lambda *x: jnp.stack(x), *layers) for layers in many)
 
 
 @jax.jit

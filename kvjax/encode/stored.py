@@ -19,6 +19,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.codec import AsIs, Codec, LayerRegions
 from kvjax.codec.decoded import biased
 from kvjax.encode.at_reading import scores_at_reading
+from kvjax.encode.forms import holds
 from kvjax.encode.packed import packed_sides
 from kvjax.encode.positions import Absolute, PositionPolicy
 from kvjax.encode.tail import Tail, empty_tail, flush
@@ -130,10 +131,7 @@ class Stored(Encoder):
 
     def fits(self, cache: Cache, d: int) -> bool:
         """Whether the cache's rows are of this storage's shape."""
-        rows = jax.eval_shape(lambda: jax.tree.leaves([codec.rows(self.page, d, jnp.float32) for codec in self.codecs]))
-        tails = jax.eval_shape(lambda: jax.tree.leaves(self.empty_tails((1, 1, 1), d, jnp.float32)))
-        held = jax.tree.leaves(cache.k) + (jax.tree.leaves(cache.v) if cache.placement.on_device else [cache.v])
-        return _shapes(rows, 1) == _shapes(held, 1) and _shapes(tails, 3) == _shapes(jax.tree.leaves(cache.tails), 3)
+        return holds(cache, self, d)
 
     def take(self, cache: Cache, layer: Layer, slots: Int32[Array, "b h n"], dtype: DTypeLike) -> tuple[Keys, Values]:
         kp, vp = cache.fitted_of(layer)
@@ -241,8 +239,3 @@ def _regions(cache: Cache, pool: PyTree, context: AttendContext) -> LayerRegions
         pool=pool, pos=cache.pos, start=cache.start[layer], length=cache.length[layer], positions=context.positions,
         padded_slots=context.padded_slots, window=context.window, bias=cache.bias,
     )  # fmt: skip
-
-
-def _shapes(arrays: list, axes: int) -> list[tuple[int, ...]]:
-    """Shapes behind the first axes."""
-    return [x.shape[axes:] for x in arrays]
