@@ -71,16 +71,10 @@ def pack(
 
 def _pools_for(pre: Prefilled, policy: Policy, slots: int, numbered: bool) -> dict[str, host.Pool | PyTree]:
     """Pools to write into: in a CPU's memory, where they need no program of their size, if the prompts and all pools are there."""
-    of = dict(decoder=pre.decoder, slots=slots, dtype=pre.rows[0].k[0].dtype, numbered=numbered)
+    make = partial(empty_pools, pre.decoder, policy, slots, pre.rows[0].k[0].dtype, numbered=numbered)
     if policy.encode.placement.on_device and host.reaches([row.k for row in pre.rows]):
-        return host.empty(_forms.eval_shape(policy, **of))
-    return empty_pools(policy=policy, **of)
-
-
-@partial(jax.jit, static_argnames=("decoder", "slots", "dtype", "numbered"))
-def _forms(policy, *, decoder, slots, dtype, numbered):
-    """Asked for shapes alone: they are worked out once for policies of one kind."""
-    return empty_pools(decoder, policy, slots, dtype, numbered=numbered)
+        return host.empty(make)
+    return make()
 
 
 def empty_pools(decoder: Decoder, policy: Policy, slots: int, dtype: DTypeLike, *, numbered: bool) -> dict[str, PyTree]:

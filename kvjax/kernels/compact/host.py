@@ -3,7 +3,7 @@
 A pool is made as NumPy arrays (`empty`), written in place (`pick`, `put`), and given to JAX without a copy (`given`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import jax
@@ -35,10 +35,16 @@ class Pool:
     form: jax.tree_util.PyTreeDef
 
 
-def empty(forms: Mapping[str, PyTree]) -> dict[str, Pool]:
-    """Pools of zeros of these shapes and dtypes, by name; memory is taken when it is written."""
-    flat = {name: jax.tree.flatten(form) for name, form in forms.items()}
-    return {name: Pool(tuple(map(_zeros, leaves)), form) for name, (leaves, form) in flat.items()}
+def empty(make: Callable[[], Mapping[str, PyTree]]) -> dict[str, Pool]:
+    """Pools of zeros of the shapes and dtypes that `make()` has by name; memory is taken when it is written."""
+    forms = {}
+
+    def leaves() -> dict[str, list[Array]]:
+        pools = {name: jax.tree.flatten(pool) for name, pool in make().items()}
+        forms.update({name: form for name, (_, form) in pools.items()})
+        return {name: flat for name, (flat, _) in pools.items()}
+
+    return {name: Pool(tuple(map(_zeros, flat)), forms[name]) for name, flat in jax.eval_shape(leaves).items()}
 
 
 def _zeros(like: PyTree) -> np.ndarray:
