@@ -14,6 +14,8 @@ def prefill(
 ) -> dict[str, Any]:
     """Time the prefill of `ids` alone and with all evidence, then transformers' and the rivals' in processes of their own.
 
+    Our rounds run before and after theirs, so that a slow phase of the machine shows as a spread and not as a ratio.
+
     Args:
         lm: the language model. ids: the prompt. rounds: how often each reads it. gguf: the model for `beside.rivals`.
 
@@ -25,11 +27,13 @@ def prefill(
         "kvjax": lambda: kvjax.prefill(lm, list(ids), needs=frozenset()),
         "kvjax, evidence for every method": lambda: kvjax.prefill(lm, list(ids)),
     }
-    seconds = interleaved(work, rounds, done=done)
+    before = interleaved(work, rounds, done=done)
     theirs = peers(lm, [cell(None, 1.0)], [{"context": list(ids), "fed": []}], dtype=dtype, rounds=rounds, new=0)
     done(1)
     others = rivals(lm, ids, gguf, dtype=dtype, rounds=rounds, new=1)
     done(1)
+    after = interleaved(work, rounds, done=done)
+    seconds = {name: before[name] + after[name] for name in work}
     for name, runs in (theirs.get("cells", {}) | others.get("cells", {})).items():
         seconds[name] = [run["prefill"] for run in runs]
     times = {name: summary(values) for name, values in seconds.items()}

@@ -132,7 +132,7 @@ def prefill(
     from experiments.bench.prefill import prefill as bench
 
     lm, ids = model_and_text(model, dtype, context, text)
-    with measuring("prefill", 2 * (rounds + 1) + 2) as done:
+    with measuring("prefill", 4 * (rounds + 1) + 2) as done:
         result = bench(lm, ids, rounds=rounds, gguf=gguf, done=done)
     show(result, json_file)
 

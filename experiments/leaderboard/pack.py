@@ -1,10 +1,12 @@
 """`python -m experiments.leaderboard.pack FOLDER`: the rows of a leaderboard's folder become the committed ones.
 
-A row of each cell and prompt is kept, the newest. Rows that were measured beside uncommitted changes, or whose artefact does not
-say what it read, are refused. `kvjax results leaderboard` then makes the pages.
+A row of each cell and prompt is kept, the newest; where a policy has become another one under its old name, by an artefact made
+anew, the rows of the former go. Rows that were measured beside uncommitted changes, or whose artefact does not say what it read,
+are refused. `kvjax results leaderboard` then makes the pages.
 """
 
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +18,7 @@ COMMITTED = Path(__file__).parents[1] / "results" / "leaderboard.jsonl.xz"
 
 
 def joined(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """Both, in the order of their cells; of a cell that both have, the new row.
+    """Both, in the order of their cells; of a cell that both have, the new row, and of a policy's former settings none.
 
     Raises:
         ValueError: new rows that no page may show.
@@ -28,7 +30,11 @@ def joined(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
             f"{len(unfit)} of {len(new)} rows are not from a commit without changes, or their artefact does not say what it read, "
             f"the first of {first['policy']} at commit {first.get('commit')}: measure them again from a clean checkout"
         )
-    found = {key(row): row for row in [*old, *new]}
+    settings = defaultdict(set)
+    for row in new:
+        settings[row["policy"], row["budget"]].add(row["policy_repr"])
+    still = [row for row in old if row["policy_repr"] in settings.get((row["policy"], row["budget"]), {row["policy_repr"]})]
+    found = {key(row): row for row in [*still, *new]}
     return [found[cell] for cell in sorted(found, key=str)]
 
 

@@ -94,6 +94,10 @@ def test_packed_rows_are_the_rows_and_join_once(ranked, tmp_path):
     pack.main(tmp_path, packed)
     found = read(packed)
     assert len(found) == len(ranked) and better in found
+    anew = ranked[0] | {"policy_repr": "of another artefact"}
+    former = [row for row in ranked if (row["policy"], row["budget"]) == (anew["policy"], anew["budget"])]
+    assert len(former) == 2 and pack.joined(ranked, [anew]).count(anew) == 1
+    assert sorted(map(str, pack.joined(ranked, [anew]))) == sorted(map(str, [anew, *(row for row in ranked if row not in former)]))
     with pytest.raises(ValueError, match="2 of 2 rows are not from a commit without changes"):
         pack.joined(found, [ranked[0] | {"commit": "12ab+"}, ranked[1] | {"commit": None}])
 
