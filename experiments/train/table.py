@@ -4,15 +4,15 @@ They are made from experiments/results/train_METHOD_smollm2.json (`experiments.t
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.stats import Estimate
 from experiments.train.record import RESULTS
 from experiments.train.served import learned_less
+from experiments.verdicts import verdict
 
 BEGIN, END = "<!-- gates: python -m experiments.docs -->", "<!-- end of gates -->"
 #: What each gate is compared with, and the texts, in the table's order.
@@ -59,9 +59,8 @@ def served_lines(name: str, found: Mapping[str, Any]) -> list[str]:
     served, lines = found["served"], []
     for text in (text for text in TEXTS if text in served["nats"]):
         nats = served["nats"][text]
-        less = learned_less(nats)
         told = [f"{np.mean(nats[at]):.3f}" for at in ("full", "learned")]
-        told += [interval(less[other]) for other in OTHERS]
+        told += [less_than(nats, other) for other in OTHERS]
         slots = served.get("slots", 64)
         lines.append(f"| `{name}` | {text} | {len(nats['learned'])} | {slots} | " + " | ".join(told) + " |")
     return lines
@@ -71,10 +70,9 @@ def special_lines(name: str, found: Mapping[str, Any]) -> list[str]:
     """What a gate alone is compared with: its teacher, other choices of heads."""
     lines = []
     for text, nats in ((text, x) for text, x in found["served"]["nats"].items() if text in TEXTS):
-        less = learned_less(nats)
-        for other in (x for x in less if x not in ("full", *OTHERS)):
+        for other in (x for x in nats if x not in ("full", "learned", *OTHERS)):
             said = other.replace("shuffled", "as many heads at random,")
-            lines.append(f"| `{name}` | {text} | {said} | {np.mean(nats[other]):.3f} | {interval(less[other])} |")
+            lines.append(f"| `{name}` | {text} | {said} | {np.mean(nats[other]):.3f} | {less_than(nats, other)} |")
     return lines
 
 
@@ -87,7 +85,14 @@ def ranks(heads: Mapping[str, Any]) -> str:
     )
 
 
-def interval(less: Estimate) -> str:
-    """A difference; bold where its interval is below 0: the gate is better."""
+def less_than(nats: Mapping[str, Sequence[float]], other: str) -> str:
+    """What the trained gate loses more than another; bold where the interval is below 0: the gate is better.
+
+    Where the interval tells neither, the texts that would (`experiments.verdicts`).
+    """
+    less = learned_less({name: nats[name] for name in ("learned", other)})[other]
     said = f"{less.mean:+.3f} [{less.low:.3f}, {less.high:.3f}]"
-    return f"**{said}**" if less.high < 0 else said
+    if less.high < 0:
+        return f"**{said}**"
+    found = verdict([-x for x in nats["learned"]], [-x for x in nats[other]], "nats")
+    return f"{said}, n = {found.needed}" if found.needed else said
