@@ -29,7 +29,7 @@ WANTED = {
 
 
 def interpreter(variable: str = "KVJAX_PEERS") -> Path | None:
-    """The Python that a variable of the environment names; None where there is none."""
+    """The Python that a variable of the environment names, else that of /root/peers or /root/rivals; None where there is none."""
     path = Path(os.environ.get(variable) or f"/root/{variable.removeprefix('KVJAX_').lower()}/bin/python")
     return path if path.is_file() else None
 
@@ -89,10 +89,13 @@ def rivals(
     if interpreter("KVJAX_RIVALS") is None:
         return {"missing": WANTED["KVJAX_RIVALS"]}
     job = {"dtype": dtype, "rounds": rounds, "new": new, "slots": slots, "context": list(ids)}
-    with gguf_of(lm, gguf) as file:
-        if file is None:
-            return {"missing": f"no llama.cpp or OpenVINO measured: name {lm.name} as a GGUF file, --gguf FILE"}
-        return answer(RIVALS, job | {"gguf": str(file)}, variable="KVJAX_RIVALS")
+    try:
+        with gguf_of(lm, gguf) as file:
+            if file is None:
+                return {"missing": f"no llama.cpp or OpenVINO measured: name {lm.name} as a GGUF file, --gguf FILE"}
+            return answer(RIVALS, job | {"gguf": str(file)}, variable="KVJAX_RIVALS")
+    except (OSError, subprocess.SubprocessError) as error:  # our own figures are worth having
+        return {"missing": f"no llama.cpp or OpenVINO measured: {error}"}
 
 
 def said(found: Mapping[str, Any]) -> Any:

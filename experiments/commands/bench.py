@@ -27,6 +27,7 @@ for command in ("attention", "quantised", "linear", "growth", "scores", "gather"
 app.command("compile")(bench_kernels.compile_step)
 
 Context = Annotated[int, typer.Option("--context", min=1, help="Tokens of context.")]
+PolicySpec = Annotated[str, typer.Option("--policy", help="NAME[:key=value,...].")]
 Gguf = Annotated[
     Path | None, typer.Option("--gguf", help="The model as GGUF, for llama.cpp and OpenVINO; default: where it is known.")
 ]
@@ -36,7 +37,7 @@ Gguf = Annotated[
 def decode(
     model: ModelName = "smollm2-135m",
     context: Context = 8064,
-    policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "snapkv",
+    policy: PolicySpec = "snapkv",
     budget: Annotated[str, typer.Option(help="256 slots per KV head, or 0.1 of the prompt.")] = "0.1",
     new: Annotated[int, typer.Option(min=2, help="Tokens decoded in a round.")] = 24,
     rounds: Rounds = 3,
@@ -171,7 +172,7 @@ def sparse_prefill(
 def restore(
     model: ModelName = "smollm2-135m",
     context: Context = 4096,
-    policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "kivi:bits=4",
+    policy: PolicySpec = "kivi:bits=4",
     budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt; kivi keeps all.")] = "1.0",
     rounds: Rounds = 3,
     text: TextFile = None,
@@ -243,7 +244,7 @@ def long_decode(
 def memory(
     model: ModelName = "smollm2-135m",
     context: Context = 4096,
-    policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "adakv",
+    policy: PolicySpec = "adakv",
     budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = "512",
     new: Annotated[int, typer.Option(min=1, help="Tokens decoded at the end.")] = 16,
     text: TextFile = None,

