@@ -13,7 +13,7 @@ import numpy as np
 
 from kvjax import evidence as ev
 from kvjax.budget import check_budget
-from kvjax.cache.heap import trim
+from kvjax.cache.heap import reused, trim
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layers import Layers
 from kvjax.cache.layout import plan_regions
@@ -48,8 +48,9 @@ def compressed_prefill(
     memory = jax.memory.Space.Host if residual_on_host else jax.memory.Space.Device
     readings = [begun(lm, ids, attention, chunk, memory) for ids in rows]
     layers, decided = Layers(asked_slots(lm.decoder, rows, policy)), []
-    for layer in range(lm.decoder.layers):
-        decided.append(_layer(lm, readings, layer, needs, policy, layers))
+    with reused():
+        for layer in range(lm.decoder.layers):
+            decided.append(_layer(lm, readings, layer, needs, policy, layers))
     cache = layers.joined()
     per_row = [_together([of_layer[r] for of_layer in decided]) for r in range(len(rows))]
     return cache.replace(retrieval=policy.retrieve.build(_bare(lm, readings), per_row, cache, policy.encode))

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from kvjax import evidence as ev
 from kvjax.attention_inputs import AttentionInputs
-from kvjax.cache.heap import trim
+from kvjax.cache.heap import reused, trim
 from kvjax.cache.mesh import by_heads, mesh_of
 from kvjax.checks import check_finite, check_prompts
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
@@ -202,8 +202,6 @@ def prefill(
     for need in wanted:
         need.check(lm.decoder)
     trim()
-    return Prefilled(
-        rows=tuple(_prefill_row(lm, ids, needs=wanted, attention=attention, chunk=chunk, all_logits=all_logits) for ids in rows),
-        needs=ev.ordered(wanted),
-        decoder=lm.decoder,
-    )
+    with reused():
+        read = tuple(_prefill_row(lm, ids, needs=wanted, attention=attention, chunk=chunk, all_logits=all_logits) for ids in rows)
+    return Prefilled(rows=read, needs=ev.ordered(wanted), decoder=lm.decoder)

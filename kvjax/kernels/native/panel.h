@@ -20,9 +20,10 @@ struct Numbers {
   int64_t row, number;
 };
 
-// out[r][lane] (+)= sum_c lanes[c][lane] * rows[r][c] for MANY rows and one group of lanes.
+// out[r][lane] (+)= sum_c lanes[c][lane] * rows[r][c] for MANY rows and one group of lanes. A function of its own: inlined into a
+// larger one, GCC keeps the sums in memory.
 template <int MANY, bool ADD>
-inline void products_of_lanes(const float* lanes, const Numbers& rows, int64_t d, float* out) {
+[[gnu::noinline]] void products_of_lanes(const float* lanes, const Numbers& rows, int64_t d, float* out) {
   Vec sums[MANY][REGISTERS];
   KVJAX_UNROLL for (int r = 0; r < MANY; ++r)
     KVJAX_UNROLL for (int i = 0; i < REGISTERS; ++i) sums[r][i] = Vec{};
