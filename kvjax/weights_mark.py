@@ -1,5 +1,9 @@
 """A number that tells one model's weights from another's of equal shape, cheap enough to be asked for at every call."""
 
+import weakref
+from collections.abc import Sequence
+from threading import local
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,9 +31,32 @@ def mark_of(params: PyTree) -> np.uint32:
     Returns:
         The mark; `UNKNOWN` of parameters that are traced.
     """
-    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(params)):
+    leaves = jax.tree.leaves(params)
+    if any(isinstance(x, jax.core.Tracer) for x in leaves):
         return np.uint32(UNKNOWN)
-    return np.uint32(int(_sum(params)) % (2**32 - 1) + 1)
+    if not _last.is_of(leaves):
+        _last.set(leaves, np.uint32(int(_sum(params)) % (2**32 - 1) + 1))
+    return _last.mark
+
+
+class _Last(local):
+    """The mark that was asked for last on this thread, and the very arrays it is of, as long as they are there."""
+
+    arrays: tuple[weakref.ref, ...] = ()
+    mark: np.uint32
+
+    def is_of(self, leaves: Sequence[Array]) -> bool:
+        """Whether it is of these arrays. Only those of JAX cannot have changed since."""
+        many = len(leaves)
+        return 0 < many == len(self.arrays) and all(ref() is x for ref, x in zip(self.arrays, leaves, strict=True))
+
+    def set(self, leaves: Sequence[Array], mark: np.uint32) -> None:
+        """Keep it; of nothing, where an array may change in place."""
+        self.mark = mark
+        self.arrays = tuple(map(weakref.ref, leaves)) if all(isinstance(x, jax.Array) for x in leaves) else ()
+
+
+_last = _Last()
 
 
 @jax.jit

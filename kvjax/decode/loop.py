@@ -1,12 +1,13 @@
 """Decode: new tokens from a compressed cache, in one on-device loop, or one step at a time."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.sharded import ShardedCache
@@ -25,6 +26,24 @@ from kvjax.types import power_of_two
 def _loop(spec: Spec, params, cache: KVCache, read, sampler, key, stop, limit, *, width: int, keep_logits: bool):
     """`token_loop` as a program that owns the cache."""
     return token_loop(spec, params, cache, read, sampler, key, stop, limit, width=width, keep_logits=keep_logits)
+
+
+class _Compiled:
+    """Which decode programs this process has run."""
+
+    def __init__(self) -> None:
+        self._seen: set[Hashable] = set()
+
+    def first(self, *arguments: PyTree) -> bool:
+        """Whether a program for arguments of this kind has not been run before; from now on it has."""
+        leaves, form = jax.tree.flatten(arguments)
+        kind = form, tuple((x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves)
+        new = kind not in self._seen
+        self._seen.add(kind)
+        return new
+
+
+_compiled = _Compiled()
 
 
 def _key_for(sampler: object, key: object) -> jax.Array:
@@ -76,10 +95,11 @@ def _decode(
     owned, read = jax.block_until_ready(roomy).split()
     fixed = Spec.of(lm.decoder, policy, padded_slots)
     run = partial(_loop, fixed, lm.params, width=power_of_two(new), keep_logits=keep_logits)
-    # no step at all: whatever has to be compiled is, and the cache comes back as it was
-    ready = run(owned, read, sampler, key, stop, np.int32(0)).cache.adopted(owned)
+    if _compiled.first(fixed, lm.params, owned, read, sampler, key, stop, power_of_two(new), keep_logits):
+        # no step at all: whatever has to be compiled is, and the cache comes back as it was
+        owned = run(owned, read, sampler, key, stop, np.int32(0)).cache.adopted(owned)
     began = time.perf_counter()
-    end = run(ready, read, sampler, key, stop, np.int32(new))
+    end = run(owned, read, sampler, key, stop, np.int32(new))
     steps, cache = int(end.i), end.cache.adopted(roomy).joined(read)
     seconds = time.perf_counter() - began
     return Decoded(

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <type_traits>
 
 #include "operands.h"
+#include "pair_tile.h"
 #include "panel.h"
 #include "parallel.h"
 #include "query_tile.h"
@@ -33,25 +35,31 @@ struct Sight {
   }
 };
 
-template <class Q, class T>
+template <class Kind, class Q, class T>
 void attend(ffi::ThreadPool& pool, const Q* q, const T* k, const T* v, const Shape& shape, const Sight& sight, float* out, float* lse) {
   const int64_t d = shape.d, tiles = (shape.t + LANES - 1) / LANES;
   each_item(pool, shape.lists * shape.g * tiles, [&](int64_t item) {
     const int64_t head = item / tiles, first = item % tiles * LANES, rows = std::min(LANES, shape.t - first);
     const int64_t row = head * shape.t + first, from = head / shape.g * shape.n;
-    Tile tile(d);
-    const std::unique_ptr<float[]> room(new float[sizeof(T) < 4 ? 2 * LANES * d : 0]);
-    as_panel(q + row * d, rows, d, shape.scale(), tile.queries());
+    Kind tile(d, shape.scale());
+    tile.begin(q + row * d, rows);
     const int64_t stop = std::min(shape.n, sight.offset + first + rows);
     for (int64_t key = sight.first_key(first) / LANES * LANES; key < stop; key += LANES) {
       const int64_t keys = std::min(LANES, stop - key), at = (from + key) * d;
-      const float* some = as_floats(k + at, keys * d, room.get());
-      tile.see(some, as_floats(v + at, keys * d, room.get() + keys * d), keys, [&](float* scores) {
+      tile.see(k + at, v + at, keys, [&](float* scores) {
         if (!sight.whole(first, rows, key, keys)) sight.hide(first, keys, key, scores);
       });
     }
     tile.write(rows, out + row * d, lse + row);
   });
+}
+
+template <class Q, class T>
+void attend(ffi::ThreadPool& pool, const Q* q, const T* k, const T* v, const Shape& shape, const Sight& sight, float* out, float* lse) {
+  if constexpr (PAIRS && std::is_same_v<Q, BFloat16> && std::is_same_v<T, BFloat16>) {
+    if (shape.d % 2 == 0) return attend<PairTile>(pool, q, k, v, shape, sight, out, lse);
+  }
+  attend<Tile>(pool, q, k, v, shape, sight, out, lse);
 }
 
 // Adds to the sums of a panel's keys what `rows` queries from row `first` on pay them.

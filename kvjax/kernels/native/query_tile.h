@@ -23,10 +23,11 @@ inline Shape shape_of(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k) {
   return {of[0] * of[1], of[2], of[3], k.dimensions()[2], of[4]};
 }
 
-// 64 queries of a head: what they have seen so far, a lane a query.
+// 64 queries of a head: what they have seen so far, a lane a query. `begin` gives it the queries, `see` keys and values, `write`
+// takes what came of them.
 class Tile {
  public:
-  explicit Tile(int64_t d) : d_(d), room_(new float[(2 * d + LANES) * LANES]) {
+  Tile(int64_t d, float scale) : d_(d), scale_(scale), room_(new float[(2 * d + LANES) * LANES]) {
     queries_ = room_.get();
     out_ = queries_ + d * LANES;
     scores_ = out_ + d * LANES;
@@ -35,15 +36,19 @@ class Tile {
     std::fill_n(total_, LANES, 0.0f);
   }
 
-  float* queries() { return queries_; }
+  template <class Q>
+  void begin(const Q* q, int64_t rows) {
+    as_panel(q, rows, d_, scale_, queries_);
+  }
 
   // The queries meet up to 64 keys. hide(scores) takes away what is not seen from scores[key * LANES + query].
-  template <class Hide>
-  void see(const float* k, const float* v, int64_t keys, const Hide& hide) {
-    products_with_panel<false>(queries_, {k, d_, 1}, keys, d_, scores_);
+  template <class T, class Hide>
+  void see(const T* k, const T* v, int64_t keys, const Hide& hide) {
+    if (sizeof(T) < 4 && !converted_) converted_.reset(new float[LANES * d_]);
+    products_with_panel<false>(queries_, {as_floats(k, keys * d_, converted_.get()), d_, 1}, keys, d_, scores_);
     hide(scores_);
     for (int64_t i = 0; i < LANES; i += WIDTH) probabilities(i, keys);
-    products_with_panel<true>(scores_, {v, 1, d_}, d_, keys, out_);
+    products_with_panel<true>(scores_, {as_floats(v, keys * d_, converted_.get()), 1, d_}, d_, keys, out_);
   }
 
   // Outputs and log-denominators of the first `rows` lanes.
@@ -55,7 +60,7 @@ class Tile {
     }
   }
 
- private:
+ protected:
   // Scores of a register of lanes -> exp(score - greatest so far); what was there is rescaled to the new greatest.
   void probabilities(int64_t i, int64_t keys) {
     const Vec before = load(high_ + i);
@@ -73,7 +78,9 @@ class Tile {
   }
 
   const int64_t d_;
+  const float scale_;
   const std::unique_ptr<float[]> room_;
+  std::unique_ptr<float[]> converted_;
   float *queries_, *out_, *scores_;
   alignas(64) float high_[LANES];
   alignas(64) float total_[LANES];

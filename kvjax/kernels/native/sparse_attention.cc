@@ -98,10 +98,10 @@ void attend(ffi::ThreadPool& pool, const Q* q, const T* k, const T* v, const Sha
     const int64_t row = head * shape.t + i * LANES, from = head / shape.g * shape.n * d, stop = offset + i * LANES + rows;
     const Chosen own{chosen.columns + head * chosen.many, chosen.many, chosen.offsets + head * shape.n,
                      chosen.blocks + item * blocks, chosen.whole + item * blocks};
-    Tile tile(d);
+    Tile tile(d, shape.scale());
     const std::unique_ptr<float[]> room(new float[2 * LANES * d]);
     const Memory<T> memory{k + from, v + from, d, room.get()};
-    as_panel(q + row * d, rows, d, shape.scale(), tile.queries());
+    tile.begin(q + row * d, rows);
     see_tiles(tile, memory, own, offset + i * LANES, stop);
     see_columns(tile, memory, own, offset + i * LANES, stop);
     tile.write(rows, out + row * d, lse + row);
