@@ -37,7 +37,7 @@ class _Compiled:
     def first(self, *arguments: PyTree) -> bool:
         """Whether a program for arguments of this kind has not been run before; from now on it has."""
         leaves, form = jax.tree.flatten(arguments)
-        kind = form, tuple((x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves)
+        kind = form, tuple((x.shape, x.dtype) if isinstance(x, jax.Array | np.ndarray | np.generic) else x for x in leaves)
         new = kind not in self._seen
         self._seen.add(kind)
         return new

@@ -8,6 +8,7 @@ import pytest
 from kvjax.kernels.linear import api, linear
 from kvjax.kernels.linear.native import FEW_ROWS, MOST_ROWS
 from kvjax.kernels.linear.shapes import SHAPES
+from kvjax.kernels.native import has_pairs
 from tests.decode_loop import unchecked
 
 IMPLEMENTATIONS = (*api.IMPLEMENTATIONS, "native")
@@ -46,6 +47,25 @@ def test_matches_numpy(impl, dtype, case):
     check(impl, *CASES[case], dtype=dtype)
 
 
+#: A prompt's rows: blocks and panels that are whole and not, more channels than are multiplied at a time.
+MANY = {"one more": (MOST_ROWS + 1, 64, 64), "part of a block and of a panel": (200, 576, 130), "long rows": (97, 2080, 192)}
+
+
+@pytest.mark.parametrize("impl", [None, *IMPLEMENTATIONS])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", MANY)
+def test_many_rows_match_numpy(impl, dtype, case):
+    if impl == "native" and dtype == "bfloat16" and not has_pairs():
+        pytest.skip("this processor multiplies no pairs of bfloat16: XLA does")
+    check(impl, *MANY[case], dtype=dtype)
+
+
+@pytest.mark.usefixtures("native")
+def test_a_row_of_many_is_what_it_is_among_others():
+    x, weight = make(300, 1040, 100)
+    np.testing.assert_array_equal(linear(x[101:201], weight, impl="native"), linear(x, weight, impl="native")[101:201])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @pytest.mark.parametrize("name", SHAPES)
@@ -78,7 +98,7 @@ def test_gradients_of_a_single_row_flow():
 def test_refusals_say_why():
     with unchecked(), pytest.raises(ValueError, match=r"x must be \[r, i\]"):
         linear(*make(1, 32, 8)[:1], jnp.ones((8, 31)))
-    with pytest.raises(ValueError, match=f"takes 1 to {MOST_ROWS} rows, got {MOST_ROWS + 1}"):
-        linear(*make(MOST_ROWS + 1, 32, 8), impl="native")
+    with pytest.raises(ValueError, match=f"takes 1 to {MOST_ROWS} rows of float16 and weights of float16, got {MOST_ROWS + 1}"):
+        linear(*make(MOST_ROWS + 1, 32, 8, dtype="float16"), impl="native")
     with pytest.raises(ValueError, match="multiple of 16"):
         linear(*make(1, 40, 8), impl="native")

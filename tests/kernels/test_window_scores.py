@@ -57,6 +57,38 @@ def test_matches_float64(impl, case, dtype):
     check(window_scores(*qk, **where, impl=impl), qk, where, dtype)
 
 
+#: Windows that have enough rows for the kernel in C++: lengths of the rows, slots, h, g, w, d
+WIDE = {
+    "shorter than the window": ((5, 3), 40, 2, 2, 8, 16),
+    "no multiple of a block": ((700, 424), 757, 1, 2, 20, 8),
+    "one query of many heads": ((90,), 130, 1, 17, 1, 24),
+    "several groups of KV heads": ((4100, 77), 4160, 9, 4, 32, 8),
+}
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("case, dtype", [(case, "float32") for case in WIDE] + [("no multiple of a block", "bfloat16")])
+def test_windows_in_cpp_match_float64(case, dtype):
+    qk, where = make(*WIDE[case], dtype)
+    check(window_scores(*qk, **where, impl="native"), qk, where, dtype)
+
+
+@pytest.mark.usefixtures("native")
+def test_cpp_gives_a_row_what_it_gets_alone():
+    (q, k), where = make((300, 40), 320, 2, 2, 16, 8)
+    together = window_scores(q, k, **where, impl="native")
+    for r in range(2):
+        own = {name: x[r : r + 1] for name, x in where.items()}
+        np.testing.assert_array_equal(window_scores(q[r : r + 1], k[r : r + 1], **own, impl="native")[0], together[r])
+
+
+@pytest.mark.usefixtures("native")
+def test_few_rows_are_left_to_xla():
+    qk, where = make((40,), 40, 2, 3, 5, 8)
+    with pytest.raises(ValueError, match="16 query rows a KV head or more, got 3 x 5"):
+        window_scores(*qk, **where, impl="native")
+
+
 @pytest.mark.parametrize("n", [256, 300, 512, 1100])
 def test_any_tiling_is_the_same_function(n):
     qk, where = make((n - 10, 33), n, 2, 2, 5, 8)

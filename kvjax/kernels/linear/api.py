@@ -21,7 +21,8 @@ def linear(
     Args:
         x: rows.   weight: (out, in), as Hugging Face stores it; its dtype and x's may differ.
         dtype: of the result; None: x's.
-        impl: a key of IMPLEMENTATIONS or "native" (CPU, up to 64 rows: reads 16-bit weights as they are); None chooses by platform.
+        impl: a key of IMPLEMENTATIONS or "native" (CPU; of 16-bit numbers up to 64 rows, weights read as they are); None chooses by
+            platform.
 
     Raises:
         ValueError: shapes that do not fit, an implementation that is unknown or cannot run here.

@@ -1,5 +1,6 @@
 // Rows times a weight matrix as an XLA custom call. Definition: linear/api.py.
 #include "products.h"
+#include "blocks.h"
 #include "operands.h"
 #include "parallel.h"
 
@@ -9,6 +10,8 @@ namespace {
 // Up to this many rows (native.py's too) a product is bound by memory, and weights are multiplied a register at a time, as they lie
 // there. Beyond, by arithmetic: a lane is a row then, and each weight is multiplied with registers of rows.
 constexpr int64_t FEW_ROWS = 8;
+// Beyond these rows are multiplied a block at a time.
+constexpr int64_t MOST_ROWS = 64;
 // Registers of rows side by side at most, and the weights they are multiplied with: their sums are most of all registers.
 constexpr int MOST = WIDTH == 16 ? 4 : 2;
 constexpr int weights_beside(int vectors) { return vectors == 4 || WIDTH < 16 ? 6 : 8; }
@@ -100,18 +103,33 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight,
   const int64_t rows = x.dimensions()[0], d = x.dimensions()[1], stride = weight.dimensions()[0];
   if constexpr (PAIRS) {
     if (x.element_type() == ffi::BF16 && weight.element_type() == ffi::BF16 && d % Factor<BFloat16>::CHANNELS == 0) {
+#if defined(__AVX512BF16__)
+      if (rows > MOST_ROWS) {
+        blocks_of_rows<Pairs>(pool, data<BFloat16>(x), rows, d, data<BFloat16>(weight), stride, out->typed_data());
+        return ffi::Error::Success();
+      }
+#endif
       const Rows<BFloat16> narrow{data<BFloat16>(x), rows, d, 1};
       const auto multiply = [&](const BFloat16* w, int64_t n, float* to) { products(narrow, w, Stretch{0}, n, to, stride); };
       by_items<BFloat16>(pool, weight, out->typed_data(), multiply);
       return ffi::Error::Success();
     }
   }
-  std::unique_ptr<float[]> wide(new float[rows * d]);
-  const auto error = by_type(x, [&](auto type) { numbers(data<decltype(type)>(x), rows * d, wide.get()); });
+  std::unique_ptr<float[]> room;
+  const float* wide = nullptr;
+  const auto error = by_type(x, [&](auto type) {
+    using T = decltype(type);
+    if (sizeof(T) < 4) room.reset(new float[rows * d]);
+    wide = as_floats(data<T>(x), rows * d, room.get());
+  });
   if (error.failure()) return error;
-  const Lanes lanes(wide.get(), rows, d);
+  if (rows > MOST_ROWS)
+    return by_type(weight, [&](auto type) {
+      blocks_of_rows<Single>(pool, wide, rows, d, data<decltype(type)>(weight), stride, out->typed_data());
+    });
+  const Lanes lanes(wide, rows, d);
   return by_type(weight, [&](auto type) {
-    const auto multiply = [&](const auto* w, int64_t n, float* to) { item({wide.get(), rows, d, 1}, lanes, w, n, to, stride); };
+    const auto multiply = [&](const auto* w, int64_t n, float* to) { item({wide, rows, d, 1}, lanes, w, n, to, stride); };
     by_items<decltype(type)>(pool, weight, out->typed_data(), multiply);
   });
 }
@@ -120,6 +138,9 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight,
 }  // namespace kvjax
 
 using namespace kvjax;
+
+// Whether prompts' rows of bfloat16 are multiplied in pairs.
+extern "C" int kvjax_has_pairs() { return PAIRS; }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_linear, Linear,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<F32<2>>());

@@ -3,45 +3,11 @@
 // rounded to bfloat16 for their products with values, whose sums are float32 again.
 #pragma once
 
-#include "multiply.h"
+#include "pairs.h"
 #include "query_tile.h"
 
 namespace kvjax {
 #if defined(__AVX512BF16__)
-
-// out[r][lane] (+)= sum over n pairs of lanes[pair][lane] * rows[r][pair], row r's pair c at rows + r * row + c * pair.
-template <int MANY, bool ADD>
-[[gnu::noinline]] void pairs_of_lanes(const uint32_t* lanes, const uint32_t* rows, int64_t row, int64_t pair, int64_t n, float* out) {
-  Vec sums[MANY][REGISTERS];
-  KVJAX_UNROLL for (int r = 0; r < MANY; ++r)
-    KVJAX_UNROLL for (int i = 0; i < REGISTERS; ++i) sums[r][i] = ADD ? load(out + r * LANES + i * WIDTH) : Vec{};
-  for (int64_t c = 0; c < n; ++c, lanes += LANES, rows += pair) {
-    Words x[REGISTERS];
-    KVJAX_UNROLL for (int i = 0; i < REGISTERS; ++i) x[i] = unaligned<Words>(lanes + i * WIDTH);
-    KVJAX_UNROLL for (int r = 0; r < MANY; ++r)
-      KVJAX_UNROLL for (int i = 0; i < REGISTERS; ++i)
-        asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sums[r][i]) : "v"(x[i]), "m"(rows[r * row]));
-  }
-  KVJAX_UNROLL for (int r = 0; r < MANY; ++r)
-    KVJAX_UNROLL for (int i = 0; i < REGISTERS; ++i) store(out + r * LANES + i * WIDTH, sums[r][i]);
-}
-
-// The same for any number of rows, SIDE at a time.
-template <int MANY, bool ADD>
-inline void pairs_of(const uint32_t* lanes, const uint32_t* rows, int64_t row, int64_t pair, int64_t many, int64_t n, float* out) {
-  if constexpr (MANY > 0) {
-    for (; many >= MANY; many -= MANY, rows += MANY * row, out += MANY * LANES)
-      pairs_of_lanes<MANY, ADD>(lanes, rows, row, pair, n, out);
-    if (many) pairs_of<MANY - 1, ADD>(lanes, rows, row, pair, many, n, out);
-  }
-}
-
-// A row's numbers 2 c and 2 c + 1 are word c of its lane; lanes beyond `many` are zero.
-inline void as_pairs(const BFloat16* rows, int64_t many, int64_t d, uint32_t* lanes) {
-  std::fill_n(lanes, d / 2 * LANES, 0u);
-  for (int64_t i = 0; i < many; ++i)
-    for (int64_t c = 0; c < d / 2; ++c) lanes[c * LANES + i] = unaligned<uint32_t>(rows + i * d + 2 * c);
-}
 
 // The numbers of rows 2 j and 2 j + 1 side by side: pairs[j][c]; a last row without another is beside zeros.
 inline void beside(const BFloat16* rows, int64_t many, int64_t d, uint32_t* pairs) {
@@ -69,13 +35,13 @@ class PairTile : private Tile {
 
   template <class Hide>
   void see(const BFloat16* k, const BFloat16* v, int64_t keys, const Hide& hide) {
-    pairs_of<SIDE, false>(pairs_, reinterpret_cast<const uint32_t*>(k), d_ / 2, 1, keys, d_ / 2, scores_);
+    pairs_of<SIDE, false>(pairs_, {words(k), d_ / 2, 1}, keys, d_ / 2, scores_);
     hide(scores_);
     for (int64_t i = 0; i < keys * LANES; i += WIDTH) store(scores_ + i, load(scores_ + i) * scale_);
     for (int64_t i = 0; i < LANES; i += WIDTH) probabilities(i, keys);
     weigh(keys);
     beside(v, keys, d_, values_);
-    pairs_of<SIDE, true>(weights_, values_, 1, d_, d_, (keys + 1) / 2, out_);
+    pairs_of<SIDE, true>(weights_, {values_, 1, d_}, d_, (keys + 1) / 2, out_);
   }
 
   using Tile::write;

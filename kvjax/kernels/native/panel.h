@@ -20,10 +20,10 @@ struct Numbers {
   int64_t row, number;
 };
 
-// out[r][lane] (+)= sum_c lanes[c][lane] * rows[r][c] for MANY rows and one group of lanes. A function of its own: inlined into a
-// larger one, GCC keeps the sums in memory.
+// out[r][lane] (+)= sum_c lanes[c][lane] * rows[r][c] for MANY rows, `stride` apart in `out`, and one group of lanes. A function of
+// its own: inlined into a larger one, GCC keeps the sums in memory.
 template <int MANY, bool ADD>
-[[gnu::noinline]] void products_of_lanes(const float* lanes, const Numbers& rows, int64_t d, float* out) {
+[[gnu::noinline]] void products_of_lanes(const float* lanes, const Numbers& rows, int64_t d, float* out, int64_t stride) {
   Vec sums[MANY][REGISTERS];
   KVJAX_UNROLL for (int r = 0; r < MANY; ++r)
     KVJAX_UNROLL for (int i = 0; i < REGISTERS; ++i) sums[r][i] = Vec{};
@@ -36,25 +36,25 @@ template <int MANY, bool ADD>
   }
   KVJAX_UNROLL for (int r = 0; r < MANY; ++r)
     KVJAX_UNROLL for (int i = 0; i < REGISTERS; ++i) {
-      float* const to = out + r * LANES + i * WIDTH;
+      float* const to = out + r * stride + i * WIDTH;
       store(to, ADD ? load(to) + sums[r][i] : sums[r][i]);
     }
 }
 
 template <int MANY, bool ADD>
-inline void products_of(const float* lanes, const Numbers& rows, int64_t n, int64_t d, float* out) {
+inline void products_of(const float* lanes, const Numbers& rows, int64_t n, int64_t d, float* out, int64_t stride) {
   if constexpr (MANY > 0) {
-    if (n < MANY) return products_of<MANY - 1, ADD>(lanes, rows, n, d, out);
-    for (int64_t i = 0; i < LANES; i += REGISTERS * WIDTH) products_of_lanes<MANY, ADD>(lanes + i, rows, d, out + i);
+    if (n < MANY) return products_of<MANY - 1, ADD>(lanes, rows, n, d, out, stride);
+    for (int64_t i = 0; i < LANES; i += REGISTERS * WIDTH) products_of_lanes<MANY, ADD>(lanes + i, rows, d, out + i, stride);
   }
 }
 
 // out[r][lane] = sum_c lanes[c][lane] * rows[r][c] over c < d, of n rows; with ADD on top of what is there, which keeps
-// long sums as exact as short ones. A number's sum is the same whatever stands beside it.
+// long sums as exact as short ones. A number's sum is the same whatever stands beside it. Rows of `out` are `stride` apart.
 template <bool ADD>
-inline void products_with_panel(const float* lanes, Numbers rows, int64_t n, int64_t d, float* out) {
-  for (; n > 0; n -= SIDE, out += SIDE * LANES, rows.from += SIDE * rows.row)
-    products_of<SIDE, ADD>(lanes, rows, std::min<int64_t>(n, SIDE), d, out);
+inline void products_with_panel(const float* lanes, Numbers rows, int64_t n, int64_t d, float* out, int64_t stride = LANES) {
+  for (; n > 0; n -= SIDE, out += SIDE * stride, rows.from += SIDE * rows.row)
+    products_of<SIDE, ADD>(lanes, rows, std::min<int64_t>(n, SIDE), d, out, stride);
 }
 
 // Up to LANES rows of d numbers as a panel, times `scale`; lanes beyond `many` are zero.

@@ -8,7 +8,7 @@ from . import reference, xla
 
 #: Implementations by name; each module defines `scores`.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
-_OPERATION = Operation("window scores", IMPLEMENTATIONS, {}, __package__, reversed_as={"scores": "reference"})
+_OPERATION = Operation("window scores", IMPLEMENTATIONS, {"native": "cpu"}, __package__, reversed_as={"scores": "reference"})
 
 
 def window_scores(
@@ -30,11 +30,11 @@ def window_scores(
         k: keys in any order, rotated; rows that are not valid may hold anything, NaN included.
         pos: position of each slot's token.   valid: which slots hold one.
         length: tokens of text so far; data, as are pos and valid.
-        impl: a key of IMPLEMENTATIONS; None chooses.
+        impl: a key of IMPLEMENTATIONS or "native" (CPU); None chooses by platform.
 
     Returns:
         Sums in float32, 0 where not valid; divided by min(w, length) they are means. With w = 1: the query's probabilities.
-        Beside operands and result, xla holds one block of scores.
+        Beside operands and result, xla holds one block of scores, native those of a KV head's window (and up to 16 MB of others).
 
     Raises:
         ValueError: shapes that do not fit, an unknown implementation.

@@ -1,0 +1,93 @@
+// A prompt's rows times a weight matrix: 64 outputs' weights are arranged as a panel, and a block of rows meets some channels of every
+// panel at a time, all of which the second-level cache holds.
+#pragma once
+
+#include <memory>
+
+#include "pairs.h"
+#include "panel.h"
+#include "parallel.h"
+
+namespace kvjax {
+
+// Rows of a block, and bytes of the panels that are made at once.
+constexpr int64_t BLOCK = 96, PANELS = 1 << 24;
+
+// Numbers of float32, one at a time.
+struct Single {
+  using Row = float;
+  using Lane = float;
+  static constexpr int64_t CHANNELS = 512, OF_LANE = 1;  // channels met at a time, and those of a lane's number
+
+  template <class T>
+  static void arrange(const T* weights, int64_t many, int64_t d, float* panel) {
+    as_panel(weights, many, d, 1.0f, panel);
+  }
+  template <bool ADD>
+  static void multiply(const float* panel, const float* x, int64_t rows, int64_t d, int64_t channels, float* out, int64_t stride) {
+    products_with_panel<ADD>(panel, {x, d, 1}, rows, channels, out, stride);
+  }
+};
+
+#if defined(__AVX512BF16__)
+// Of bfloat16, two at a time; d is even.
+struct Pairs {
+  using Row = BFloat16;
+  using Lane = uint32_t;
+  static constexpr int64_t CHANNELS = 1024, OF_LANE = 2;
+
+  static void arrange(const BFloat16* weights, int64_t many, int64_t d, uint32_t* panel) { as_pairs(weights, many, d, panel); }
+  template <bool ADD>
+  static void multiply(const uint32_t* panel, const BFloat16* x, int64_t rows, int64_t d, int64_t channels, float* out,
+                       int64_t stride) {
+    pairs_of<SIDE, ADD>(panel, {words(x), d / 2, 1}, rows, channels / 2, out, stride);
+  }
+};
+#endif
+
+// Room of this thread for `many` numbers, kept for the next call: at most PANELS bytes beyond those of one panel.
+template <class Lane>
+Lane* kept_room(int64_t many) {
+  thread_local std::unique_ptr<Lane[]> room;
+  thread_local int64_t size = 0;
+  if (size < many) room.reset(new Lane[size = many]);
+  return room.get();
+}
+
+// y of a block of rows and the outputs of one panel, rows of y `stride` apart.
+template <class Kind>
+void block_times_panel(const typename Kind::Row* x, int64_t rows, int64_t d, const typename Kind::Lane* panel, int64_t outputs,
+                       float* y, int64_t stride) {
+  constexpr int64_t SOME = Kind::CHANNELS;
+  alignas(64) float tile[BLOCK * LANES];
+  const bool whole = outputs == LANES;
+  float* const to = whole ? y : tile;
+  const int64_t apart = whole ? stride : LANES;
+  Kind::template multiply<false>(panel, x, rows, d, std::min(SOME, d), to, apart);
+  for (int64_t c = SOME; c < d; c += SOME)
+    Kind::template multiply<true>(panel + c / Kind::OF_LANE * LANES, x + c, rows, d, std::min(SOME, d - c), to, apart);
+  for (int64_t r = 0; r < rows && !whole; ++r) std::copy_n(tile + r * LANES, outputs, y + r * stride);
+}
+
+// y[row, output] = sum_c x[row, c] w[output, c].
+template <class Kind, class T>
+void blocks_of_rows(xla::ffi::ThreadPool& pool, const typename Kind::Row* x, int64_t rows, int64_t d, const T* w, int64_t outputs,
+                    float* y) {
+  using Lane = typename Kind::Lane;
+  const int64_t every = (outputs + LANES - 1) / LANES, size = d / Kind::OF_LANE * LANES;
+  const int64_t many = std::clamp<int64_t>(PANELS / (4 * size), 1, every);
+  Lane* const panels = kept_room<Lane>(many * size);
+  for (int64_t first = 0; first < every; first += many) {
+    const int64_t count = std::min(many, every - first);
+    const auto width = [&](int64_t p) { return std::min(LANES, outputs - (first + p) * LANES); };
+    each_item(pool, count, [&](int64_t p) { Kind::arrange(w + (first + p) * d * LANES, width(p), d, panels + p * size); });
+    each_item(pool, (rows + BLOCK - 1) / BLOCK, [&](int64_t item) {
+      const int64_t row = item * BLOCK, some = std::min(BLOCK, rows - row);
+      for (int64_t p = 0; p < count; ++p)
+        block_times_panel<Kind>(x + row * d, some, d, panels + p * size, width(p), y + row * outputs + (first + p) * LANES,
+                                outputs);
+    });
+  }
+}
+
+}  // namespace kvjax
