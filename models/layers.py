@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int32
 
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.kernels.gated_linear import gated_linear
 from kvjax.kernels.linear import linear as multiply
 from models.config import DecoderConfig
 
@@ -48,6 +48,18 @@ class RMSNorm(Module):
         wide = x.astype(jnp.float32)
         wide = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
         return (wide * weight.astype(jnp.float32)).astype(x.dtype)
+
+
+class Weight(Module):
+    """A weight (out, in) alone."""
+
+    features: int
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, inputs: int) -> Float[Array, "o i"]:
+        init = nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
+        return self.weights("weight", init, (self.features, inputs), self.dtype)
 
 
 class Linear(Module):
@@ -95,7 +107,8 @@ class Attention(Module):
         if c.qk_norm:
             k = RMSNorm(c.eps, self.dtype, name="k_norm")(k)
         k, v = jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
-        cos, sin = rope.cos_sin(positions)
+        # once, not again for every head that is turned: XLA would rather not keep them
+        cos, sin = lax.optimization_barrier(rope.cos_sin(positions))
         return AttentionInputs(
             q=rope.rotate(q, cos[:, None, None], sin[:, None, None]),
             k=rope.rotate(k, cos[:, None], sin[:, None]),
@@ -140,8 +153,9 @@ class MLP(Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t e"]) -> Float[Array, "b t e"]:
-        gate, up = (Linear(self.hidden, dtype=self.dtype, name=name)(x) for name in ("gate", "up"))
-        return Linear(x.shape[-1], dtype=self.dtype, name="down")(jax.nn.silu(gate) * up)
+        rows, down = x.reshape(-1, x.shape[-1]), Linear(x.shape[-1], dtype=self.dtype, name="down")
+        gate, up = (Weight(self.hidden, self.dtype, name=name)(x.shape[-1]) for name in ("gate", "up"))
+        return down(gated_linear(rows, gate, up).reshape(*x.shape[:-1], gate.shape[0]))
 
 
 def _alone(x: Array) -> Array:

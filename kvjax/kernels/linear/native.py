@@ -22,13 +22,15 @@ def refuses(x, weight, *, dtype) -> str | None:
     if not {str(x.dtype), str(weight.dtype)} <= set(KINDS):
         return f"takes {', '.join(KINDS)}; got {x.dtype} and {weight.dtype}"
     reason = native.missing()
-    if reason is None and (not x.shape[0] or x.shape[0] > MOST_ROWS and not _in_blocks(x, weight)):
+    if reason is None and (not x.shape[0] or x.shape[0] > MOST_ROWS and not in_blocks(x, weight)):
         return f"takes 1 to {MOST_ROWS} rows of {x.dtype} and weights of {weight.dtype}, got {x.shape[0]}"
     return reason
 
 
-def _in_blocks(x, weight) -> bool:
+def in_blocks(x, weight) -> bool:
     """Whether a prompt's rows are multiplied here: float32, or bfloat16 in pairs where the processor has them."""
+    if x.shape[1] % REGISTER:
+        return False
     kinds = {str(x.dtype), str(weight.dtype)}
     return kinds == {"float32"} or kinds == {"bfloat16"} and not x.shape[1] % (2 * REGISTER) and native.has_pairs()
 

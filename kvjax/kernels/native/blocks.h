@@ -54,40 +54,73 @@ Lane* kept_room(int64_t many) {
   return room.get();
 }
 
-// y of a block of rows and the outputs of one panel, rows of y `stride` apart.
+// A block of rows times one panel -> to, rows `apart`.
 template <class Kind>
-void block_times_panel(const typename Kind::Row* x, int64_t rows, int64_t d, const typename Kind::Lane* panel, int64_t outputs,
-                       float* y, int64_t stride) {
+void block_times_panel(const typename Kind::Row* x, int64_t rows, int64_t d, const typename Kind::Lane* panel, float* to,
+                       int64_t apart) {
   constexpr int64_t SOME = Kind::CHANNELS;
-  alignas(64) float tile[BLOCK * LANES];
-  const bool whole = outputs == LANES;
-  float* const to = whole ? y : tile;
-  const int64_t apart = whole ? stride : LANES;
   Kind::template multiply<false>(panel, x, rows, d, std::min(SOME, d), to, apart);
   for (int64_t c = SOME; c < d; c += SOME)
     Kind::template multiply<true>(panel + c / Kind::OF_LANE * LANES, x + c, rows, d, std::min(SOME, d - c), to, apart);
-  for (int64_t r = 0; r < rows && !whole; ++r) std::copy_n(tile + r * LANES, outputs, y + r * stride);
+}
+
+// MANY matrices of `outputs` rows of d weights, all met by the same rows. finish(panels, x, rows, row, first, width) makes what comes
+// of a block, which begins at `row`, and one panel of each, those of the `width` outputs from `first` on.
+template <class Kind, int MANY, class T, class Finish>
+void blocks_of_rows(xla::ffi::ThreadPool& pool, const typename Kind::Row* x, int64_t rows, int64_t d, const T* const (&w)[MANY],
+                    int64_t outputs, const Finish& finish) {
+  using Lane = typename Kind::Lane;
+  const int64_t every = (outputs + LANES - 1) / LANES, size = d / Kind::OF_LANE * LANES;
+  const int64_t many = std::clamp<int64_t>(PANELS / (4 * MANY * size), 1, every);
+  Lane* const panels = kept_room<Lane>(MANY * many * size);
+  for (int64_t begin = 0; begin < every; begin += many) {
+    const int64_t count = std::min(many, every - begin);
+    const auto width = [&](int64_t p) { return std::min(LANES, outputs - (begin + p) * LANES); };
+    each_item(pool, MANY * count, [&](int64_t item) {
+      const int64_t p = item / MANY;
+      Kind::arrange(w[item % MANY] + (begin + p) * d * LANES, width(p), d, panels + item * size);
+    });
+    each_item(pool, (rows + BLOCK - 1) / BLOCK, [&](int64_t item) {
+      const int64_t row = item * BLOCK, some = std::min(BLOCK, rows - row);
+      for (int64_t p = 0; p < count; ++p)
+        finish(panels + MANY * p * size, x + row * d, some, row, (begin + p) * LANES, width(p));
+    });
+  }
 }
 
 // y[row, output] = sum_c x[row, c] w[output, c].
 template <class Kind, class T>
-void blocks_of_rows(xla::ffi::ThreadPool& pool, const typename Kind::Row* x, int64_t rows, int64_t d, const T* w, int64_t outputs,
-                    float* y) {
-  using Lane = typename Kind::Lane;
-  const int64_t every = (outputs + LANES - 1) / LANES, size = d / Kind::OF_LANE * LANES;
-  const int64_t many = std::clamp<int64_t>(PANELS / (4 * size), 1, every);
-  Lane* const panels = kept_room<Lane>(many * size);
-  for (int64_t first = 0; first < every; first += many) {
-    const int64_t count = std::min(many, every - first);
-    const auto width = [&](int64_t p) { return std::min(LANES, outputs - (first + p) * LANES); };
-    each_item(pool, count, [&](int64_t p) { Kind::arrange(w + (first + p) * d * LANES, width(p), d, panels + p * size); });
-    each_item(pool, (rows + BLOCK - 1) / BLOCK, [&](int64_t item) {
-      const int64_t row = item * BLOCK, some = std::min(BLOCK, rows - row);
-      for (int64_t p = 0; p < count; ++p)
-        block_times_panel<Kind>(x + row * d, some, d, panels + p * size, width(p), y + row * outputs + (first + p) * LANES,
-                                outputs);
-    });
-  }
+void multiplied(xla::ffi::ThreadPool& pool, const typename Kind::Row* x, int64_t rows, int64_t d, const T* w, int64_t outputs,
+                float* y) {
+  const auto finish = [&](const auto* panel, const auto* block, int64_t some, int64_t row, int64_t first, int64_t width) {
+    float* const to = y + row * outputs + first;
+    if (width == LANES) return block_times_panel<Kind>(block, some, d, panel, to, outputs);
+    alignas(64) float tile[BLOCK * LANES];
+    block_times_panel<Kind>(block, some, d, panel, tile, LANES);
+    for (int64_t r = 0; r < some; ++r) std::copy_n(tile + r * LANES, width, to + r * outputs);
+  };
+  blocks_of_rows<Kind, 1>(pool, x, rows, d, {w}, outputs, finish);
+}
+
+// x / (1 + exp(-x)).
+inline Vec silu(const Vec& x) {
+  const Vec small = exponential(x < 0.0f ? x : -x);
+  return x * (x < 0.0f ? small : all(1.0f)) / (1.0f + small);
+}
+
+// y[row, output] = silu(sum_c x[row, c] gate[output, c]) * sum_c x[row, c] up[output, c].
+template <class Kind, class T>
+void gated(xla::ffi::ThreadPool& pool, const typename Kind::Row* x, int64_t rows, int64_t d, const T* gate, const T* up,
+           int64_t outputs, float* y) {
+  const auto finish = [&](const auto* panels, const auto* block, int64_t some, int64_t row, int64_t first, int64_t width) {
+    alignas(64) float gates[BLOCK * LANES];
+    alignas(64) float ups[BLOCK * LANES];
+    block_times_panel<Kind>(block, some, d, panels, gates, LANES);
+    block_times_panel<Kind>(block, some, d, panels + d / Kind::OF_LANE * LANES, ups, LANES);
+    for (int64_t i = 0; i < some * LANES; i += WIDTH) store(ups + i, silu(load(gates + i)) * load(ups + i));
+    for (int64_t r = 0; r < some; ++r) std::copy_n(ups + r * LANES, width, y + (row + r) * outputs + first);
+  };
+  blocks_of_rows<Kind, 2>(pool, x, rows, d, {gate, up}, outputs, finish);
 }
 
 }  // namespace kvjax

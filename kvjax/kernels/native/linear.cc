@@ -105,7 +105,7 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight,
     if (x.element_type() == ffi::BF16 && weight.element_type() == ffi::BF16 && d % Factor<BFloat16>::CHANNELS == 0) {
 #if defined(__AVX512BF16__)
       if (rows > MOST_ROWS) {
-        blocks_of_rows<Pairs>(pool, data<BFloat16>(x), rows, d, data<BFloat16>(weight), stride, out->typed_data());
+        multiplied<Pairs>(pool, data<BFloat16>(x), rows, d, data<BFloat16>(weight), stride, out->typed_data());
         return ffi::Error::Success();
       }
 #endif
@@ -125,13 +125,27 @@ ffi::Error Linear(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer weight,
   if (error.failure()) return error;
   if (rows > MOST_ROWS)
     return by_type(weight, [&](auto type) {
-      blocks_of_rows<Single>(pool, wide, rows, d, data<decltype(type)>(weight), stride, out->typed_data());
+      multiplied<Single>(pool, wide, rows, d, data<decltype(type)>(weight), stride, out->typed_data());
     });
   const Lanes lanes(wide, rows, d);
   return by_type(weight, [&](auto type) {
     const auto multiply = [&](const auto* w, int64_t n, float* to) { item({wide, rows, d, 1}, lanes, w, n, to, stride); };
     by_items<decltype(type)>(pool, weight, out->typed_data(), multiply);
   });
+}
+
+// Of float32 numbers, or of bfloat16 where they are multiplied in pairs.
+ffi::Error Gated(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer gate, ffi::AnyBuffer up, ffi::Result<F32<2>> out) {
+  const int64_t rows = x.dimensions()[0], d = x.dimensions()[1], outputs = gate.dimensions()[0];
+#if defined(__AVX512BF16__)
+  if (x.element_type() == ffi::BF16 && d % 2 == 0) {
+    gated<Pairs>(pool, data<BFloat16>(x), rows, d, data<BFloat16>(gate), data<BFloat16>(up), outputs, out->typed_data());
+    return ffi::Error::Success();
+  }
+#endif
+  if (x.element_type() != ffi::F32) return ffi::Error::InvalidArgument("kvjax: numbers must be float32");
+  gated<Single>(pool, data<float>(x), rows, d, data<float>(gate), data<float>(up), outputs, out->typed_data());
+  return ffi::Error::Success();
 }
 
 }  // namespace
@@ -144,3 +158,10 @@ extern "C" int kvjax_has_pairs() { return PAIRS; }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_linear, Linear,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::AnyBuffer>().Arg<ffi::AnyBuffer>().Ret<F32<2>>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_gated_linear, Gated,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<F32<2>>());

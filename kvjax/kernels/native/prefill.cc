@@ -29,9 +29,13 @@ struct Sight {
   }
   // Scores of keys, a row each, with the queries from row `first` on, a lane each: none where the query does not see the key.
   void hide(int64_t first, int64_t keys, int64_t key, float* scores) const {
-    for (int64_t j = 0; j < keys; ++j)
-      for (int64_t i = 0; i < LANES; ++i)
-        if (!sees(first + i, key + j)) scores[j * LANES + i] = NONE;
+    for (int64_t j = 0; j < keys; ++j, scores += LANES) {
+      const int64_t behind = std::clamp<int64_t>(key + j - offset - first, 0, LANES);  // lanes of queries before the key
+      std::fill_n(scores, behind, NONE);
+      if (!window) continue;
+      const int64_t within = std::clamp<int64_t>(key + j + window - offset - first, 0, LANES);
+      std::fill(scores + within, scores + LANES, NONE);
+    }
   }
 };
 
