@@ -22,7 +22,6 @@ struct Sight {
   int64_t offset, window;  // window: 0 for none
 
   int64_t first_key(int64_t row) const { return window ? std::max<int64_t>(0, offset + row - window + 1) : 0; }
-  bool sees(int64_t row, int64_t key) const { return key <= offset + row && key >= first_key(row); }
   // Whether every one of `rows` rows sees every one of `keys` keys.
   bool whole(int64_t row, int64_t rows, int64_t key, int64_t keys) const {
     return key + keys - 1 <= offset + row && key >= first_key(row + rows - 1);
@@ -35,6 +34,13 @@ struct Sight {
       if (!window) continue;
       const int64_t within = std::clamp<int64_t>(key + j + window - offset - first, 0, LANES);
       std::fill(scores + within, scores + LANES, NONE);
+    }
+  }
+  // The same of the scores of queries, a row each from row `first` on, with the keys from `key` on, a lane each.
+  void hide_keys(int64_t first, int64_t rows, int64_t key, float* scores) const {
+    for (int64_t r = first; r < first + rows; ++r, scores += LANES) {
+      std::fill_n(scores, std::clamp<int64_t>(first_key(r) - key, 0, LANES), NONE);
+      std::fill(scores + std::clamp<int64_t>(offset + r + 1 - key, 0, LANES), scores + LANES, NONE);
     }
   }
 };
@@ -77,16 +83,10 @@ class Columns {
   void see(const float* q, int64_t rows, float scale, const float* lse, const Sight& sight, int64_t first, int64_t key) {
     float* const scores = room_.get() + d_ * LANES;
     products_with_panel<false>(room_.get(), {q, d_, 1}, rows, d_, scores);
-    const bool whole = sight.whole(first, rows, key, LANES);
+    if (!sight.whole(first, rows, key, LANES)) sight.hide_keys(first, rows, key, scores);
     for (int64_t i = 0; i < LANES; i += WIDTH) {
       Vec sum = load(sums_ + i);
-      for (int64_t r = 0; r < rows; ++r) {
-        float* const own = scores + r * LANES + i;
-        if (!whole)
-          for (int j = 0; j < WIDTH; ++j)
-            if (!sight.sees(first + r, key + i + j)) own[j] = NONE;
-        sum += exponential(load(own) * scale - lse[r]);
-      }
+      for (int64_t r = 0; r < rows; ++r) sum += exponential(load(scores + r * LANES + i) * scale - lse[r]);
       store(sums_ + i, sum);
     }
   }
