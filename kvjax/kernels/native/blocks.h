@@ -10,8 +10,19 @@
 
 namespace kvjax {
 
-// Rows of a block, and bytes of the panels that are made at once.
+// Most rows of a block, and bytes of the panels that are made at once.
 constexpr int64_t BLOCK = 96, PANELS = 1 << 24;
+
+// Rows shared out into blocks, as many for every thread, of whole groups of SIDE rows (but for the last), as equal as these allow.
+struct Blocks {
+  int64_t rows, groups, count;
+
+  Blocks(int64_t rows, int64_t threads) : rows(rows), groups((rows + SIDE - 1) / SIDE) {
+    const int64_t fewest = (rows + BLOCK - 1) / BLOCK;
+    count = (fewest + threads - 1) / threads * threads;
+  }
+  int64_t begin(int64_t i) const { return std::min(rows, groups * i / count * SIDE); }
+};
 
 // Numbers of float32, one at a time.
 struct Single {
@@ -73,6 +84,7 @@ void blocks_of_rows(xla::ffi::ThreadPool& pool, const typename Kind::Row* x, int
   const int64_t every = (outputs + LANES - 1) / LANES, size = d / Kind::OF_LANE * LANES;
   const int64_t many = std::clamp<int64_t>(PANELS / (4 * MANY * size), 1, every);
   Lane* const panels = kept_room<Lane>(MANY * many * size);
+  const Blocks blocks(rows, std::max<int64_t>(pool.num_threads(), 1));
   for (int64_t begin = 0; begin < every; begin += many) {
     const int64_t count = std::min(many, every - begin);
     const auto width = [&](int64_t p) { return std::min(LANES, outputs - (begin + p) * LANES); };
@@ -80,8 +92,8 @@ void blocks_of_rows(xla::ffi::ThreadPool& pool, const typename Kind::Row* x, int
       const int64_t p = item / MANY;
       Kind::arrange(w[item % MANY] + (begin + p) * d * LANES, width(p), d, panels + item * size);
     });
-    each_item(pool, (rows + BLOCK - 1) / BLOCK, [&](int64_t item) {
-      const int64_t row = item * BLOCK, some = std::min(BLOCK, rows - row);
+    each_item(pool, blocks.count, [&](int64_t item) {
+      const int64_t row = blocks.begin(item), some = blocks.begin(item + 1) - row;
       for (int64_t p = 0; p < count; ++p)
         finish(panels + MANY * p * size, x + row * d, some, row, (begin + p) * LANES, width(p));
     });
