@@ -35,6 +35,11 @@ class Module(nn.Module):
             return self.get_variable("params", name)
         return self.param(name, init, shape, dtype)
 
+    def matrix(self, outputs: int, inputs: int, dtype: Any) -> Array:
+        """Return this module's weight (out, in)."""
+        init = nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
+        return self.weights("weight", init, (outputs, inputs), dtype)
+
 
 class RMSNorm(Module):
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, in float32, back in x's dtype (Zhang, Sennrich 2019)."""
@@ -58,8 +63,7 @@ class Weight(Module):
 
     @nn.compact
     def __call__(self, inputs: int) -> Float[Array, "o i"]:
-        init = nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
-        return self.weights("weight", init, (self.features, inputs), self.dtype)
+        return self.matrix(self.features, inputs, self.dtype)
 
 
 class Linear(Module):
@@ -71,8 +75,7 @@ class Linear(Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*rows i"]) -> Float[Array, "*rows o"]:
-        init = nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
-        weight = self.weights("weight", init, (self.features, x.shape[-1]), self.dtype)
+        weight = self.matrix(self.features, x.shape[-1], self.dtype)
         # random biases, not zeros, so that a decoder which forgot them could not pass for one that has them
         bias = self.weights("bias", nn.initializers.normal(0.1), (self.features,), self.dtype) if self.bias else None
         return linear(x, weight, bias)

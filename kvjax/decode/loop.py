@@ -1,19 +1,19 @@
 """Decode: new tokens from a compressed cache, in one on-device loop, or one step at a time."""
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.sharded import ShardedCache
 from kvjax.checks import check_new_tokens
 from kvjax.decode import sharded
 from kvjax.decode.decoded import Decoded, told
+from kvjax.decode.first_run import first_run
 from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.sample import Greedy
 from kvjax.decode.step import Spec, step
@@ -26,24 +26,6 @@ from kvjax.types import power_of_two
 def _loop(spec: Spec, params, cache: KVCache, read, sampler, key, stop, limit, *, width: int, keep_logits: bool):
     """`token_loop` as a program that owns the cache."""
     return token_loop(spec, params, cache, read, sampler, key, stop, limit, width=width, keep_logits=keep_logits)
-
-
-class _Compiled:
-    """Which decode programs this process has run."""
-
-    def __init__(self) -> None:
-        self._seen: set[Hashable] = set()
-
-    def first(self, *arguments: PyTree) -> bool:
-        """Whether a program for arguments of this kind has not been run before; from now on it has."""
-        leaves, form = jax.tree.flatten(arguments)
-        kind = form, tuple((x.shape, x.dtype) if isinstance(x, jax.Array | np.ndarray | np.generic) else x for x in leaves)
-        new = kind not in self._seen
-        self._seen.add(kind)
-        return new
-
-
-_compiled = _Compiled()
 
 
 def _key_for(sampler: object, key: object) -> jax.Array:
@@ -95,7 +77,7 @@ def _decode(
     owned, read = jax.block_until_ready(roomy).split()
     fixed = Spec.of(lm.decoder, policy, padded_slots)
     run = partial(_loop, fixed, lm.params, width=power_of_two(new), keep_logits=keep_logits)
-    if _compiled.first(fixed, lm.params, owned, read, sampler, key, stop, power_of_two(new), keep_logits):
+    if first_run(_loop, fixed, lm.params, owned, read, sampler, key, stop, power_of_two(new), keep_logits):
         # no step at all: whatever has to be compiled is, and the cache comes back as it was
         owned = run(owned, read, sampler, key, stop, np.int32(0)).cache.adopted(owned)
     began = time.perf_counter()

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Int32, PyTree
 from kvjax.cache.mesh import EACH, HEADS, ROWS, sizes, whole
 from kvjax.cache.sharded import ShardedCache
 from kvjax.decode.decoded import Decoded, told
+from kvjax.decode.first_run import first_run
 from kvjax.decode.routed import Routed, with_routes
 from kvjax.decode.sharded_room import check_sharded, make_sharded_room
 from kvjax.decode.step import Spec, run_block
@@ -65,9 +66,11 @@ def decode(
     def run(leaves, n):
         return _loop_sharded(spec, lm.params, leaves, cache.heads, sampler, data, stop, np.int32(n), **how)
 
-    # no step at all: whatever has to be compiled is, and the cache comes back as it was
-    ready, *_, steps = jax.block_until_ready(run(roomy.leaves, 0))
-    whole(steps, cache.mesh)
+    ready = roomy.leaves
+    if first_run(_loop_sharded, spec, lm.params, ready, cache.heads, sampler, data, stop, tuple(how.items())):
+        # no step at all: whatever has to be compiled is, and the cache comes back as it was
+        ready, *_, steps = jax.block_until_ready(run(ready, 0))
+        whole(steps, cache.mesh)
     began = time.perf_counter()
     leaves, tokens, lengths, logits, steps = run(ready, new)
     taken = int(whole(steps, cache.mesh).max())
