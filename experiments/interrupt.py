@@ -5,6 +5,7 @@ The interpreter is not taken down: XLA's threads may still compute, and end a pr
 
 import _thread
 import os
+import random
 import signal
 import sys
 import threading
@@ -16,6 +17,8 @@ CODE = 130
 SAID = "interrupted; rows already written are safe, the same command goes on from there"
 #: Seconds that the main thread has to leave by itself; inside a long computation it hears of no signal until that has ended.
 PATIENCE = 2.0
+#: How often an interruption that was dropped is raised again, each time with that patience.
+TIMES = 300
 
 _pressed, _raised, _lost = threading.Event(), threading.Event(), threading.Event()
 
@@ -68,13 +71,14 @@ def _dropped(lost: Any) -> None:
 def _end(heard: int) -> None:
     while os.read(heard, 1)[0] != signal.SIGINT:
         pass
-    end = time.monotonic() + PATIENCE
-    while (left := end - time.monotonic()) > 0:
-        if _lost.wait(left):
-            time.sleep(0.01)  # the main thread leaves the place where it was dropped
-            _lost.clear()
-            _raised.clear()
-            _thread.interrupt_main()
+    for _ in range(TIMES):
+        if not _lost.wait(PATIENCE):
+            break
+        # the main thread leaves the place where it was dropped; never in step with a loop that is mostly in such places
+        time.sleep(random.uniform(0.005, 0.03))
+        _lost.clear()
+        _raised.clear()
+        _thread.interrupt_main()
     if "kvjax.kernels.native.library" in sys.modules:
         sys.modules["kvjax.kernels.native.library"].abandon()
     print(f"error: {SAID}", file=sys.stderr)

@@ -30,7 +30,7 @@ while True:
     except BaseException:
         pass
 """
-DROPPED = """
+COLLECTS = """
 import gc
 from experiments import interrupt
 interrupt.watch()
@@ -40,6 +40,23 @@ try:
     while True:
         gc.collect()
         sum(range(10**6))
+except KeyboardInterrupt:
+    print("heard")
+"""
+#: For longer than the main thread is given to leave, nearly all of its time is in a destructor.
+DESTROYS = """
+import time
+from experiments import interrupt
+interrupt.watch()
+end = time.monotonic() + 2 * interrupt.PATIENCE
+class Slow:
+    def __del__(self):
+        while time.monotonic() < end:
+            pass
+try:
+    print("ready", flush=True)
+    while True:
+        Slow()
 except KeyboardInterrupt:
     print("heard")
 """
@@ -70,8 +87,9 @@ def test_a_main_thread_that_does_not_hear(code):
     assert press(process) == f"error: {SAID}\n" and process.returncode == CODE
 
 
-def test_an_interruption_that_python_drops_is_raised_again():
-    process = start("-c", DROPPED)
+@pytest.mark.parametrize("code", [COLLECTS, DESTROYS], ids=["collects", "destroys"])
+def test_an_interruption_that_python_drops_is_raised_again(code):
+    process = start("-c", code)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     said, complaint = process.communicate(timeout=120)
