@@ -6,7 +6,8 @@ import pytest
 
 import kvjax
 import models
-from kvjax.prefill.attention import AnchoredAttention, CausalAttention, StarAttention
+from kvjax.prefill.attention import CausalAttention
+from kvjax.prefill.star_attention import AnchoredAttention, StarAttention
 from models import mistral
 from tests.conftest import ids_of, toy_config
 from tests.reference import hcattention as hc

@@ -13,8 +13,9 @@ from kvjax.evidence.need import Block, Need, Shape
 class ColumnSums(Need):
     """Attention mass each key has received from each query head, summed over queries.
 
-    Costs a blockwise second pass over the scores (about half of the attention again); n values a query head. While decoding it is
-    the mass of the current block only: a scorer that wants the history keeps it in its state.
+    Costs n values a query head, and on a CPU a few percent of the prompt's attention, whose pass over the scores makes them;
+    elsewhere a blockwise second pass (about half of the attention again). While decoding it is the mass of the current block only:
+    a scorer that wants the history keeps it in its state.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("q",)

@@ -48,7 +48,7 @@ def _layer(weights, x, k, v, evidence, memory, needs, ids, pos, prompt, offset, 
             return read_again(inputs, *after[:2]), after
         keys = jax.lax.dynamic_update_slice_in_dim(k, inputs.k.astype(k.dtype), offset, axis=2)
         values = jax.lax.dynamic_update_slice_in_dim(v, inputs.v.astype(v.dtype), offset, axis=2)
-        out, block, left = attention.attend_after(
+        out, block, left = attention.recording(needs).attend_after(
             memory, inputs, keys, values, ids=ids, offset=offset, count=count, window=window, rope=decoder.rope
         )
         placed = PlacedBlock(block=block, pos=pos, prompt=prompt)

@@ -58,6 +58,10 @@ def test_matches_float64(impl, case, dtype):
     close(got_lse, lse, dtype)
     got_sums = op.column_sums(q, k, got_lse, offset=offset, length=jnp.asarray(length), window=window, impl=impl)
     close(got_sums, sums, dtype)
+    how = dict(offset=jnp.int32(offset), length=jnp.asarray(length), window=window, impl=impl)
+    *both, both_sums = op.attention_and_column_sums(q, k, v, **how)
+    assert_equal(both, (got, got_lse))
+    close(both_sums, sums, dtype)
 
 
 @pytest.mark.parametrize("tile", [(8, 16), (7, 5), (64, 64)])
@@ -131,6 +135,26 @@ def test_a_row_is_the_same_to_the_bit_whatever_stands_beside_or_behind_it(window
     for first, size in ((0, 1), (37, 100), (64, 64), (199, 1)):
         rows = slice(first, first + size)
         assert_equal(attend(q[..., rows, :], k, v, 100 + first), (whole[..., rows, :], lse[..., rows]))
+
+
+@pytest.mark.parametrize("window", [None, 70])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.usefixtures("native")
+def test_sums_of_columns_are_the_same_to_the_bit_whatever_stands_beside_or_behind_them(window, dtype):
+    """In C++, in one pass with attention over several groups of query tiles: alone, in a batch, in a longer padding."""
+    q, k, v = make((2, 2, 3, 700, 830, 16), dtype)
+    length = jnp.array([720, 600], jnp.int32)
+
+    def run(q, k, v, length):
+        return op.attention_and_column_sums(q, k, v, offset=100, length=length, window=window, impl="native")
+
+    whole = run(q, k, v, length)
+    for row in range(2):
+        alone = slice(row, row + 1)
+        assert_equal(run(q[alone], k[alone], v[alone], length[alone]), [x[alone] for x in whole])
+    shorter = run(q[..., :640, :], k[:, :, :740], v[:, :, :740], length)
+    assert_equal(shorter, (whole[0][..., :640, :], whole[1][..., :640], whole[2][..., :740]))
+    assert not whole[2][..., 720:].any()
 
 
 def assert_equal(got, want):

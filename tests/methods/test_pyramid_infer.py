@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import kvjax
 from kvjax.allocate import CosineDecay
 from kvjax.allocate.cosine_decay import contexts
-from kvjax.prefill.attention import StarAttention
+from kvjax.prefill.star_attention import StarAttention
 from kvjax.select.group_shares import cosine_ratios
 from kvjax.view import Ranking
 from models import mistral, random

@@ -44,6 +44,8 @@ class PairTile : private Tile {
     pairs_of<SIDE, true>(weights_, {values_, 1, d_}, d_, (keys + 1) / 2, out_);
   }
 
+  using Tile::high;
+  using Tile::leave;
   using Tile::write;
 
  private:

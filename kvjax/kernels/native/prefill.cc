@@ -1,142 +1,133 @@
-// Causal attention of a prompt's queries and the sums of its columns, as XLA custom calls. Definition: prefill_attention/api.py.
+// Causal attention of a prompt's queries, with or without the sums of its columns, as XLA custom calls. Definition:
+// prefill_attention/api.py.
 //
-// An item is 64 queries of one head, a lane each, over 64 keys at a time with an online softmax: maxima, sums and probabilities
-// are registers of lanes. For column sums it is 64 keys, a lane each, and the queries that see them follow. Blocks begin at
-// multiples of 64, so that a row's numbers do not depend on what stands beside or behind it.
+// A tile is 64 queries of one head, a lane each, over 64 keys at a time with an online softmax: maxima, sums and probabilities
+// are registers of lanes. Tiles begin at multiples of 64, so that a row's numbers do not depend on what stands beside or behind it.
+// Probabilities whose columns are summed wait for the denominators of their rows: one pass over the scores does both.
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <type_traits>
 
-#include "operands.h"
+#include "column_strip.h"
 #include "pair_tile.h"
-#include "panel.h"
 #include "parallel.h"
-#include "query_tile.h"
+#include "sight.h"
 
 namespace kvjax {
 namespace {
 
-// Positions of query rows and keys: query i stands at offset + i and sees the keys of (position - window, position].
-struct Sight {
-  int64_t offset, window;  // window: 0 for none
+// Query tiles of a head whose columns are summed one after the other: their order is the same however many threads there are.
+constexpr int64_t TOGETHER = 4;
 
-  int64_t first_key(int64_t row) const { return window ? std::max<int64_t>(0, offset + row - window + 1) : 0; }
-  // Whether every one of `rows` rows sees every one of `keys` keys.
-  bool whole(int64_t row, int64_t rows, int64_t key, int64_t keys) const {
-    return key + keys - 1 <= offset + row && key >= first_key(row + rows - 1);
-  }
-  // Scores of keys, a row each, with the queries from row `first` on, a lane each: none where the query does not see the key.
-  void hide(int64_t first, int64_t keys, int64_t key, float* scores) const {
-    for (int64_t j = 0; j < keys; ++j, scores += LANES) {
-      const int64_t behind = std::clamp<int64_t>(key + j - offset - first, 0, LANES);  // lanes of queries before the key
-      std::fill_n(scores, behind, NONE);
-      if (!window) continue;
-      const int64_t within = std::clamp<int64_t>(key + j + window - offset - first, 0, LANES);
-      std::fill(scores + within, scores + LANES, NONE);
-    }
-  }
-  // The same of the scores of queries, a row each from row `first` on, with the keys from `key` on, a lane each.
-  void hide_keys(int64_t first, int64_t rows, int64_t key, float* scores) const {
-    for (int64_t r = first; r < first + rows; ++r, scores += LANES) {
-      std::fill_n(scores, std::clamp<int64_t>(first_key(r) - key, 0, LANES), NONE);
-      std::fill(scores + std::clamp<int64_t>(offset + r + 1 - key, 0, LANES), scores + LANES, NONE);
-    }
-  }
+// A prompt's operands and results.
+template <class Q, class T>
+struct Prompt {
+  const Q* q;
+  const T *k, *v;
+  Shape shape;
+  Sight sight;
+  float *out, *lse;
+
+  int64_t tiles() const { return (shape.t + LANES - 1) / LANES; }
+  int64_t heads() const { return shape.lists * shape.g; }
+  int64_t rows(int64_t index) const { return std::min(LANES, shape.t - index * LANES); }
+  int64_t first_key_tile(int64_t index) const { return sight.first_key(index * LANES) / LANES; }
+  // Behind the last key that is seen.
+  int64_t stop(int64_t index) const { return std::min(shape.n, sight.offset + index * LANES + rows(index)); }
+  int64_t key_tiles(int64_t index) const { return (stop(index) + LANES - 1) / LANES; }
 };
 
+// Tile `index` of a head's queries; with a strip its probabilities are left there.
 template <class Kind, class Q, class T>
-void attend(ffi::ThreadPool& pool, const Q* q, const T* k, const T* v, const Shape& shape, const Sight& sight, float* out, float* lse) {
-  const int64_t d = shape.d, tiles = (shape.t + LANES - 1) / LANES;
-  each_item(pool, shape.lists * shape.g * tiles, [&](int64_t item) {
-    const int64_t head = item / tiles, first = item % tiles * LANES, rows = std::min(LANES, shape.t - first);
-    const int64_t row = head * shape.t + first, from = head / shape.g * shape.n;
-    Kind tile(d, shape.scale());
-    tile.begin(q + row * d, rows);
-    const int64_t stop = std::min(shape.n, sight.offset + first + rows);
-    for (int64_t key = sight.first_key(first) / LANES * LANES; key < stop; key += LANES) {
-      const int64_t keys = std::min(LANES, stop - key), at = (from + key) * d;
-      tile.see(k + at, v + at, keys, [&](float* scores) {
-        if (!sight.whole(first, rows, key, keys)) sight.hide(first, keys, key, scores);
-      });
+void attend_tile(const Prompt<Q, T>& of, int64_t head, int64_t index, Strip* strip) {
+  const int64_t d = of.shape.d, first = index * LANES, rows = of.rows(index), stop = of.stop(index);
+  const int64_t row = head * of.shape.t + first, from = head / of.shape.g * of.shape.n;
+  Kind tile(d, of.shape.scale());
+  tile.begin(of.q + row * d, rows);
+  for (int64_t i = of.first_key_tile(index); i < of.key_tiles(index); ++i) {
+    const int64_t key = i * LANES, keys = std::min(LANES, stop - key), at = (from + key) * d;
+    if (strip) tile.leave(strip->scores(i));
+    tile.see(of.k + at, of.v + at, keys, [&](float* scores) {
+      if (!of.sight.whole(first, rows, key, keys)) of.sight.hide(first, keys, key, scores);
+    });
+    if (strip) strip->note(i, keys, tile.high());
+  }
+  tile.write(rows, of.out + row * d, of.lse + row);
+}
+
+template <class Kind, class Q, class T>
+void attend(ffi::ThreadPool& pool, const Prompt<Q, T>& of) {
+  const int64_t tiles = of.tiles();
+  each_item(pool, of.heads() * tiles, [&](int64_t item) { attend_tile<Kind>(of, item / tiles, item % tiles, nullptr); });
+}
+
+// The same, and the sums of columns [heads, n] of the rows before `length`, one a row of the batch of `heads` query heads.
+template <class Kind, class Q, class T>
+void attend_and_sum(ffi::ThreadPool& pool, const Prompt<Q, T>& of, const int32_t* length, int64_t heads, float* sums) {
+  const int64_t tiles = of.tiles(), parts = (tiles + TOGETHER - 1) / TOGETHER, n = of.shape.n;
+  const int64_t width = (n + LANES - 1) / LANES * LANES;
+  const std::unique_ptr<float[]> part_sums(new float[of.heads() * parts * width]());
+  each_item(pool, of.heads() * parts, [&](int64_t item) {
+    const int64_t head = item / parts, begin = item % parts * TOGETHER, end = std::min(tiles, begin + TOGETHER);
+    const int64_t counted = length[head / heads] - of.sight.offset;
+    Strip strip(of.key_tiles(end - 1));
+    for (int64_t index = begin; index < end; ++index) {
+      attend_tile<Kind>(of, head, index, &strip);
+      float lse[LANES];
+      const int64_t real = std::clamp<int64_t>(counted - index * LANES, 0, of.rows(index));
+      std::copy_n(of.lse + head * of.shape.t + index * LANES, real, lse);
+      std::fill(lse + real, lse + LANES, -NONE);
+      const int64_t from = of.first_key_tile(index);
+      if (real) strip.pay(from, of.key_tiles(index), lse, part_sums.get() + item * width + from * LANES);
     }
-    tile.write(rows, out + row * d, lse + row);
+  });
+  each_item(pool, of.heads(), [&](int64_t head) {
+    float* const to = sums + head * n;
+    std::copy_n(part_sums.get() + head * parts * width, n, to);
+    for (int64_t part = 1; part < parts; ++part) {
+      const float* const more = part_sums.get() + (head * parts + part) * width;
+      for (int64_t key = 0; key < n; ++key) to[key] += more[key];
+    }
   });
 }
 
-template <class Q, class T>
-void attend(ffi::ThreadPool& pool, const Q* q, const T* k, const T* v, const Shape& shape, const Sight& sight, float* out, float* lse) {
+// run(kind) with the kind of tile that operands are read by.
+template <class Q, class T, class Run>
+void by_tile(int64_t d, const Run& run) {
   if constexpr (PAIRS && std::is_same_v<Q, BFloat16> && std::is_same_v<T, BFloat16>) {
-    if (shape.d % 2 == 0) return attend<PairTile>(pool, q, k, v, shape, sight, out, lse);
+    if (d % 2 == 0) return run(static_cast<PairTile*>(nullptr));
   }
-  attend<Tile>(pool, q, k, v, shape, sight, out, lse);
+  run(static_cast<Tile*>(nullptr));
 }
 
-// Adds to the sums of a panel's keys what `rows` queries from row `first` on pay them.
-class Columns {
- public:
-  Columns(int64_t d) : d_(d), room_(new float[(d + LANES) * LANES]) { std::fill_n(sums_, LANES, 0.0f); }
-
-  float* keys() { return room_.get(); }
-  const float* sums() const { return sums_; }
-
-  void see(const float* q, int64_t rows, float scale, const float* lse, const Sight& sight, int64_t first, int64_t key) {
-    float* const scores = room_.get() + d_ * LANES;
-    products_with_panel<false>(room_.get(), {q, d_, 1}, rows, d_, scores);
-    if (!sight.whole(first, rows, key, LANES)) sight.hide_keys(first, rows, key, scores);
-    for (int64_t i = 0; i < LANES; i += WIDTH) {
-      Vec sum = load(sums_ + i);
-      for (int64_t r = 0; r < rows; ++r) sum += exponential(load(scores + r * LANES + i) * scale - lse[r]);
-      store(sums_ + i, sum);
-    }
-  }
-
- private:
-  const int64_t d_;
-  const std::unique_ptr<float[]> room_;
-  alignas(64) float sums_[LANES];
-};
-
-template <class Q, class T>
-void sum_columns(ffi::ThreadPool& pool, const Q* q, const T* k, const float* lse, const int32_t* length, int64_t heads,
-                 const Shape& shape, const Sight& sight, float* out) {
-  const int64_t d = shape.d, tiles = (shape.n + LANES - 1) / LANES;
-  each_item(pool, shape.lists * shape.g * tiles, [&](int64_t item) {
-    const int64_t head = item / tiles, key = item % tiles * LANES, keys = std::min(LANES, shape.n - key), list = head / shape.g;
-    const int64_t counted = std::clamp<int64_t>(length[list / heads] - sight.offset, 0, shape.t);
-    Columns columns(d);
-    const std::unique_ptr<float[]> room(new float[sizeof(Q) < 4 ? LANES * d : 0]);
-    as_panel(k + (list * shape.n + key) * d, keys, d, 1.0f, columns.keys());
-    const int64_t last = sight.window ? std::min(counted, key + keys - 1 + sight.window - sight.offset) : counted;
-    for (int64_t row = std::max<int64_t>(0, key - sight.offset) / LANES * LANES; row < last; row += LANES) {
-      const int64_t rows = std::min(LANES, last - row), at = head * shape.t + row;
-      columns.see(as_floats(q + at * d, rows * d, room.get()), rows, shape.scale(), lse + at, sight, row, key);
-    }
-    std::copy_n(columns.sums(), keys, out + head * shape.n + key);
+// run(prompt, kind) for operands of any types.
+template <class Run>
+ffi::Error by_prompt(const ffi::AnyBuffer& q, const ffi::AnyBuffer& k, const ffi::AnyBuffer& v, const Sight& sight, float* out,
+                     float* lse, const Run& run) {
+  const Shape shape = shape_of(q, k);
+  if (sight.offset < 0 || sight.offset + shape.t > shape.n) return ffi::Error::InvalidArgument("kvjax: queries beyond the keys");
+  return by_both_types(q, k, [&](auto of_q, auto of_k) {
+    using Q = decltype(of_q);
+    using T = decltype(of_k);
+    const Prompt<Q, T> prompt{data<Q>(q), data<T>(k), data<T>(v), shape, sight, out, lse};
+    by_tile<Q, T>(shape.d, [&](auto* kind) { run(prompt, kind); });
   });
 }
 
 ffi::Error Prefill(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, S32<0> offset,
                    ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse, int64_t window) {
-  const Shape shape = shape_of(q, k);
   const Sight sight{*offset.typed_data(), window};
-  if (sight.offset < 0 || sight.offset + shape.t > shape.n) return ffi::Error::InvalidArgument("kvjax: queries beyond the keys");
-  return by_both_types(q, k, [&](auto of_q, auto of_k) {
-    using Q = decltype(of_q);
-    using T = decltype(of_k);
-    attend(pool, data<Q>(q), data<T>(k), data<T>(v), shape, sight, out->typed_data(), lse->typed_data());
+  return by_prompt(q, k, v, sight, out->typed_data(), lse->typed_data(), [&](const auto& prompt, auto* kind) {
+    attend<std::remove_pointer_t<decltype(kind)>>(pool, prompt);
   });
 }
 
-ffi::Error ColumnSums(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, F32<4> lse, S32<0> offset, S32<1> length,
-                      ffi::Result<F32<4>> out, int64_t window) {
-  const Shape shape = shape_of(q, k);
+ffi::Error PrefillAndSums(ffi::ThreadPool pool, ffi::AnyBuffer q, ffi::AnyBuffer k, ffi::AnyBuffer v, S32<0> offset, S32<1> length,
+                          ffi::Result<F32<5>> out, ffi::Result<F32<4>> lse, ffi::Result<F32<4>> sums, int64_t window) {
   const Sight sight{*offset.typed_data(), window};
-  return by_both_types(q, k, [&](auto of_q, auto of_k) {
-    using Q = decltype(of_q);
-    using T = decltype(of_k);
-    sum_columns(pool, data<Q>(q), data<T>(k), lse.typed_data(), length.typed_data(), q.dimensions()[1], shape, sight,
-                out->typed_data());
+  const int64_t heads = q.dimensions()[1] * q.dimensions()[2];
+  return by_prompt(q, k, v, sight, out->typed_data(), lse->typed_data(), [&](const auto& prompt, auto* kind) {
+    attend_and_sum<std::remove_pointer_t<decltype(kind)>>(pool, prompt, length.typed_data(), heads, sums->typed_data());
   });
 }
 
@@ -155,13 +146,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_prefill_attention, Prefill,
                                   .Ret<F32<5>>()
                                   .Ret<F32<4>>()
                                   .Attr<int64_t>("window"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_column_sums, ColumnSums,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_attention_and_column_sums, PrefillAndSums,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
-                                  .Arg<F32<4>>()
+                                  .Arg<ffi::AnyBuffer>()
                                   .Arg<S32<0>>()
                                   .Arg<S32<1>>()
+                                  .Ret<F32<5>>()
+                                  .Ret<F32<4>>()
                                   .Ret<F32<4>>()
                                   .Attr<int64_t>("window"));

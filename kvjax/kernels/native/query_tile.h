@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 
 #include "operands.h"
@@ -51,6 +52,12 @@ class Tile {
     products_with_panel<true>(scores_, {as_floats(v, keys * d_, converted_.get()), 1, d_}, d_, keys, out_);
   }
 
+  // Where the scores, and then the probabilities, of the keys that it meets next are left: scores[key * LANES + query].
+  void leave(float* scores) { scores_ = scores; }
+
+  // The greatest score of each lane so far, which the last probabilities were taken below.
+  const float* high() const { return high_; }
+
   // Outputs and log-denominators of the first `rows` lanes.
   void write(int64_t rows, float* out, float* lse) const {
     for (int64_t i = 0; i < rows; ++i) {
@@ -70,6 +77,10 @@ class Tile {
       const Vec p = exponential(load(scores_ + j * LANES + i) - high);
       store(scores_ + j * LANES + i, p);
       total += p;
+    }
+    if (std::memcmp(&before, &high, sizeof(Vec)) == 0) {  // nothing is rescaled
+      store(total_ + i, load(total_ + i) + total);
+      return;
     }
     const Vec decay = exponential(before - high);
     for (int64_t c = 0; c < d_; ++c) store(out_ + c * LANES + i, load(out_ + c * LANES + i) * decay);

@@ -6,7 +6,7 @@ from kvjax.kernels.dispatch import Operation
 
 from . import reference, xla
 
-#: Implementations that run anywhere, by name; each module defines `attention` and `column_sums`.
+#: Implementations that run anywhere, by name; each module defines `attention`, `column_sums` and both in one.
 IMPLEMENTATIONS = {"xla": xla, "reference": reference}
 _OPERATION = Operation("prefill attention", IMPLEMENTATIONS, {"cudnn": "cuda", "native": "cpu"}, __package__)
 
@@ -76,9 +76,40 @@ def column_sums(
     _check(q, k, k, window=window)
     if lse.shape != q.shape[:-1]:
         raise ValueError(f"lse must be {q.shape[:-1]} for q {q.shape}, got {lse.shape}: pass what attention returned")
+    _check_length(q, length)
+    return _OPERATION.call(impl, "column_sums", q, k, lse, offset, length, window=window)
+
+
+def attention_and_column_sums(
+    q: Float[Array, "b h g t d"],
+    k: Float[Array, "b h n d"],
+    v: Float[Array, "b h n d"],
+    *,
+    offset: Int32[Array, ""] | int,
+    length: Int32[Array, " b"],
+    window: int | None = None,
+    impl: str | None = None,
+) -> tuple[Float[Array, "b h g t d"], Float32[Array, "b h g t"], Float32[Array, "b h g n"]]:
+    """`prefill_attention` and `column_sums` of the same operands; where one pass over the scores can do both, as in C++, it does.
+
+    Args:
+        q, k, v, offset, window, impl: as for `prefill_attention`.
+        length: as for `column_sums`.
+
+    Returns:
+        What the two return: output, log-denominators, sums of columns.
+
+    Raises:
+        ValueError: what the two refuse.
+    """
+    _check(q, k, v, window=window)
+    _check_length(q, length)
+    return _OPERATION.call(impl, "attention_and_column_sums", q, k, v, offset, length, window=window)
+
+
+def _check_length(q, length) -> None:
     if length.shape != q.shape[:1]:
         raise ValueError(f"length must hold one integer a row, {q.shape[:1]}, got shape {length.shape}")
-    return _OPERATION.call(impl, "column_sums", q, k, lse, offset, length, window=window)
 
 
 def _check(q, k, v, *, window: int | None) -> None:

@@ -16,12 +16,15 @@ from jax import lax
 from jax._src.cudnn.fused_attention_stablehlo import MaskType, check_cudnn_version, dot_product_attention
 from jaxtyping import Array, Float, Float32, Int32
 
+from . import xla
+
 #: Largest head dimension that cuDNN takes on every card since Ampere.
 WIDEST = 128
 
 
-def refuses(q, k, v, offset, *, window: int | None) -> str | None:
+def refuses(q, k, v, offset, length=None, *, window: int | None) -> str | None:
     """Why these operands are not for this implementation, or None."""
+    del length
     if window is not None:
         return f"has no window behind an offset, got one of {window}"
     if str(q.dtype) not in ("bfloat16", "float16") or not q.dtype == k.dtype == v.dtype:
@@ -39,6 +42,13 @@ def refuses(q, k, v, offset, *, window: int | None) -> str | None:
 def attention(q, k, v, offset, *, window: None):
     """See `api.prefill_attention`."""
     return in_two(q, k, v, offset, _causal, _over)
+
+
+@partial(jax.jit, static_argnames="window")
+def attention_and_column_sums(q, k, v, offset, length, *, window: None):
+    """See `api.attention_and_column_sums`; cuDNN has no sums of columns, so that they are XLA's."""
+    out, lse = attention(q, k, v, offset, window=window)
+    return out, lse, xla.column_sums(q, k, lse, offset, length, window=window)
 
 
 def in_two(q, k, v, offset, causal: Callable, over: Callable):

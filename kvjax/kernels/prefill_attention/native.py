@@ -35,3 +35,13 @@ def column_sums(q, k, lse, offset, length, *, window: int | None):
         "column_sums", q, k, lse, jnp.int32(offset), jnp.asarray(length, jnp.int32), shapes=(*q.shape[:3], k.shape[2]),
         window=np.int64(window or 0),
     )  # fmt: skip
+
+
+@partial(jax.jit, static_argnames="window")
+def attention_and_column_sums(q, k, v, offset, length, *, window: int | None):
+    """See `api.attention_and_column_sums`."""
+    out, lse, sums = native.call(
+        "attention_and_column_sums", q, k, v, jnp.int32(offset), jnp.asarray(length, jnp.int32),
+        shapes=[q.shape, q.shape[:-1], (*q.shape[:3], k.shape[2])], window=np.int64(window or 0),
+    )  # fmt: skip
+    return out.astype(q.dtype), lse, sums

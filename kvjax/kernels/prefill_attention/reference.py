@@ -44,6 +44,12 @@ def column_sums(q, k, lse, offset, length, *, window) -> Float[Array, "b h g n"]
     return weights.sum(axis=3)
 
 
+def attention_and_column_sums(q, k, v, offset, length, *, window) -> tuple[Array, Array, Array]:
+    """Definition of `api.attention_and_column_sums`."""
+    out, lse = attention(q, k, v, offset, window=window)
+    return out, lse, column_sums(q, k, lse, offset, length, window=window)
+
+
 def _scores(q, k, offset, window) -> Float[Array, "b h g t n"]:
     """Scaled products, -inf where the query does not see the key."""
     row = offset + jnp.arange(q.shape[3])[:, None]

@@ -86,6 +86,13 @@ def column_sums(q, k, lse, offset, length, *, window: int | None, config: Config
     return sums.reshape(*k.shape[:2], q.shape[2], k.shape[2])
 
 
+@partial(jax.jit, static_argnames="window")
+def attention_and_column_sums(q, k, v, offset, length, *, window: int | None):
+    """See `api.attention_and_column_sums`: one after the other."""
+    out, lse = attention(q, k, v, offset, window=window)
+    return out, lse, column_sums(q, k, lse, offset, length, window=window)
+
+
 def _each_head(head, operands):
     """head of every row and KV head of the operands, [b*h, ...] each."""
     how = {"cpu": partial(_one_by_one, head), "default": partial(_together, head)}
