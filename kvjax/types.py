@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32, Integer, PyTree
@@ -22,6 +23,8 @@ Values = Float[Array, "b h n d"]
 Scores = Float32[Array, "b h n"]
 Mask = Bool[Array, "b h n"]
 Positions = Int32[Array, "b h n"]
+#: JAX's, or NumPy's in a CPU's memory.
+Indices = Int32[Array, "..."] | Int32[np.ndarray, "..."]
 Budget = Int32[Array, "l b h"]
 Regions = Int32[Array, "l b h"]
 #: Of every slot of a pool; [s, 0] where a slot's position is its place in its region (`kvjax.slot_positions`).

@@ -8,8 +8,9 @@ import kvjax
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.encode import Cast, OnHost, Stored
+from kvjax.kernels.bound_scores import bound_scores
 from kvjax.retrieve import OwnPages, SharedPages, TopPages
-from kvjax.retrieve.page_bounds import page_bounds, upper_bounds
+from kvjax.retrieve.page_bounds import page_bounds
 from kvjax.retrieve.top_pages import listed_pages
 from tests.conftest import compilations, ids_of, policy_of
 from tests.reference import quest as slow
@@ -33,7 +34,8 @@ def test_bounds_by_hand(name):
     q, pages, want = EXAMPLES[name]
     keys = jnp.asarray(pages, jnp.float32)
     np.testing.assert_array_equal(slow.bounds(np.array(q, float), np.array(pages, float)), want)
-    got = upper_bounds(jnp.asarray(q, jnp.float32)[None, None, None], keys.min(1)[None, None], keys.max(1)[None, None])
+    low, high = keys.min(1)[None, None], keys.max(1)[None, None]
+    got = bound_scores(jnp.asarray(q, jnp.float32)[None, None, None], low, high, jnp.array([[len(pages)]], jnp.int32))
     np.testing.assert_array_equal(got[0, 0, 0], want)
 
 
@@ -43,7 +45,7 @@ def test_no_key_exceeds_its_pages_bound():
     start, full = jnp.array([[0, 48]], jnp.int32), jnp.array([[6, 5]], jnp.int32)
     poisoned = np.concatenate([k, np.full((8, 16), np.nan, np.float32)])
     low, high = page_bounds(jnp.asarray(poisoned), start, full, size=SIZE, pages=7)
-    u = np.asarray(upper_bounds(jnp.asarray(q), low, high))
+    u = np.asarray(bound_scores(jnp.asarray(q), low, high, full))
     for h, (first, pages) in enumerate(((0, 6), (48, 5))):
         products = np.einsum("gd,pnd->gpn", q[0, h], k[first : first + pages * SIZE].reshape(pages, SIZE, 16))
         assert (u[0, h, :, :pages] >= products.max(-1) - 1e-5).all()

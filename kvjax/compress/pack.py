@@ -23,7 +23,7 @@ from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder
 from kvjax.slot_positions import unnumbered
 from kvjax.stage import Merger
-from kvjax.types import Keys, Positions, Values, position_dtype, size_class
+from kvjax.types import Indices, Keys, Values, position_dtype, size_class
 from kvjax.view import LayerView
 
 
@@ -43,7 +43,7 @@ def pack(
             k = positions.of_prompt(row.k[layer], row.evidence[layer])
             view, left = _merged(merge, k, row, d, layer)
             memory.append(left)
-            pos, order, count = _order(d.keep, row.pos, np.int32(layer))
+            pos, order, count = _order(d.keep, row.pos, layer)
             state = SlotState(score=view.scored if policy.when.decoding else (), merge=view.state, bias=view.bias)
             turned = _turned(positions, view.k, d.keep, row.length, rope=pre.decoder.rope, layer=np.int32(layer))
             sides = zip(encode.codecs, (turned, view.v), strict=True)
@@ -154,7 +154,7 @@ def _fit(codec, x, keep, layer, evidence):
     return codec.fit_to(x, keep[layer], evidence)
 
 
-def _encoded(codec: Codec, x: Keys, params: PyTree, pos: Positions) -> PyTree:
+def _encoded(codec: Codec, x: Keys, params: PyTree, pos: Indices) -> PyTree:
     """Keys or values as they are stored; nothing is computed where that is as they are."""
     return x if codec.dense else _rows_of(codec, x, pos, params)
 
@@ -164,9 +164,18 @@ def _rows_of(codec, x, pos, params):
     return codec.encode(x, pos, params)
 
 
+def _order(keep: Bool[Array, "l b h n"], pos: Int32[Array, "b n"] | None, layer: int) -> tuple[Indices, Indices, Indices]:
+    """A layer's positions [b, h, n]; its kept slots in position order [b, h, n]; how many of each head [b, h]."""
+    if not host.reaches([keep, pos]):
+        return _ordered(keep, pos, np.int32(layer))
+    keep = np.asarray(keep)[layer]
+    pos = np.arange(keep.shape[-1], dtype=np.int32) if pos is None else np.asarray(pos)[:, None]
+    return np.broadcast_to(pos, keep.shape), *host.kept_first(keep)
+
+
 @jax.jit
-def _order(keep, pos, layer):
-    """A layer's positions [1, h, n]; its kept slots in position order [1, h, n]; how many of each head [1, h]."""
+def _ordered(keep, pos, layer):
+    """The same where JAX has them."""
     keep = keep[layer]
     ranks = jnp.cumsum(keep, -1, dtype=jnp.int32)
     wanted = jnp.arange(1, keep.shape[-1] + 1, dtype=jnp.int32)
@@ -176,7 +185,7 @@ def _order(keep, pos, layer):
 
 
 def _write(
-    pools: dict[str, host.Pool | PyTree], rows: dict[str, PyTree], order: Array, start: np.ndarray, count: Array
+    pools: dict[str, host.Pool | PyTree], rows: dict[str, PyTree], order: Indices, start: np.ndarray, count: Indices
 ) -> dict[str, host.Pool | PyTree]:
     """One layer's kept slots written into the pools."""
     if not any(isinstance(pool, host.Pool) for pool in pools.values()):
@@ -199,8 +208,8 @@ def _tail(window, x, order, count, sinks):
 
 
 def _write_pages(
-    pool: host.Pool | PyTree, codec: Codec, window: Window | None, x: Keys, params: PyTree, order: Array, start: np.ndarray,
-    count: Array, *, slots: int,
+    pool: host.Pool | PyTree, codec: Codec, window: Window | None, x: Keys, params: PyTree, order: Indices, start: np.ndarray,
+    count: Indices, *, slots: int,
 ) -> host.Pool | PyTree:  # fmt: skip
     """The pages of one layer's kept slots that are coded written into a pool, in position order."""
     rows, coded = _pages_of(codec, window, x, params, order, count)

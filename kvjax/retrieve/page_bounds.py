@@ -64,17 +64,3 @@ def page_bounds(
     keys = k.at[start[..., None, None] + offsets].get(mode="clip")
     real = (jnp.arange(pages) < full[..., None])[..., None]
     return jnp.where(real, keys.min(-2), 0), jnp.where(real, keys.max(-2), 0)
-
-
-def upper_bounds(
-    q: Float[Array, "b h g d"], low: Float[Array, "b h p d"], high: Float[Array, "b h p d"]
-) -> Float32[Array, "b h g p"]:
-    """u = sum_c max(q_c M_c, q_c m_c): no key of the page has a greater product with the query.
-
-    The larger of the two is the one with M where q_c > 0 and the one with m elsewhere.
-    """
-
-    def product(x, bound):
-        return jnp.einsum("bhgd,bhpd->bhgp", x, bound, preferred_element_type=jnp.float32)
-
-    return product(jnp.maximum(q, 0), high) + product(jnp.minimum(q, 0), low)

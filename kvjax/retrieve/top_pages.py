@@ -12,10 +12,11 @@ from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, slots_of
 from kvjax.encoder import Encoder
+from kvjax.kernels.bound_scores import bound_scores
 from kvjax.kernels.gather_attention import gather_attention
 from kvjax.kernels.ragged_attention import ragged_attention
 from kvjax.protocols import Cache
-from kvjax.retrieve.page_bounds import PageBounds, page_bounds, upper_bounds
+from kvjax.retrieve.page_bounds import PageBounds, page_bounds
 from kvjax.stage import Retriever
 from kvjax.types import ALIGN, Function, Number, power_of_two, size_class
 
@@ -116,7 +117,8 @@ class TopPages(Retriever):
     def _paged(self, q: Float[Array, "b h g 1 d"], cache: Cache, layer: int):
         """Attention over the pages chosen, (out, lse)."""
         state, (b, h, g, _, d) = cache.retrieval, q.shape
-        bounds = self.heads(upper_bounds(q[:, :, :, 0], state.low[layer - self.skip_layers], state.high[layer - self.skip_layers]))
+        low, high = (side[layer - self.skip_layers] for side in (state.low, state.high))
+        bounds = self.heads(bound_scores(q[:, :, :, 0], low, high, state.full[layer]))
         lists = bounds.shape[2]
         slots, count = listed_pages(bounds, state.full[layer], state.pages, most=state.most, size=self.page_size)
         slots = (cache.start[layer][..., None, None] + slots).reshape(b, h * lists, -1)

@@ -6,6 +6,7 @@ from flax import struct
 from jaxtyping import Array, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, QueryMoments
+from kvjax.kernels.quadratic_forms import quadratic_forms
 from kvjax.score.norm import norm
 from kvjax.stage import Scorer
 from kvjax.types import Keys, Mask, Number, Scores
@@ -28,19 +29,11 @@ def gaussian_logits(
     k: Keys, mu: Float32[Array, "b h g d"], sigma: Float32[Array, "b h g d d"] | None
 ) -> Float32[Array, "b h g n"]:
     """log E exp(q k / sqrt(d)) for q ~ N(mu, sigma): k·mu/sqrt(d) + k' sigma k / (2 d)."""
-    d, k = k.shape[-1], k.astype(jnp.float32)
-    e = jnp.einsum("bhnd,bhgd->bhgn", k, mu) / jnp.sqrt(jnp.float32(d))
-    if sigma is not None:
-        e = e + quadratic(k, sigma) / (2 * d)
-    return e
-
-
-def quadratic(k: Float32[Array, "b h n d"], sigma: Float32[Array, "b h g d d"]) -> Float32[Array, "b h g n"]:
-    """k' sigma k; the query heads of a KV head are one wide product, which a CPU does in two thirds of the time of one each."""
-    g, d = sigma.shape[2:4]
-    wide = jnp.moveaxis(sigma, 2, 3).reshape(*sigma.shape[:2], d, g * d)
-    turned = jnp.einsum("bhnd,bhdx->bhnx", k, wide).reshape(*k.shape[:3], g, d)
-    return jnp.moveaxis((turned * k[:, :, :, None]).sum(-1), 3, 2)
+    d = k.shape[-1]
+    mean = mu / jnp.sqrt(jnp.float32(d))
+    if sigma is None:
+        return jnp.einsum("bhnd,bhgd->bhgn", k.astype(jnp.float32), mean)
+    return quadratic_forms(k, sigma / (2 * d), mean)
 
 
 def expected_mass(e: Float32[Array, "b h g n"], counted: Mask) -> Scores:

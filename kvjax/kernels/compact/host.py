@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 from jax.sharding import SingleDeviceSharding
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Bool, Int32, PyTree
+
+from kvjax.types import Indices
 
 #: JAX takes NumPy arrays over as they are where they begin at a multiple of this many bytes.
 _ALIGN = 64
@@ -63,7 +65,18 @@ def _given(pool: Pool) -> PyTree:
     return jax.tree.unflatten(pool.form, map(jax.device_put, pool.leaves))
 
 
-def pick(pool: Pool, rows: PyTree, order: Array, start: np.ndarray, count: Array) -> None:
+def kept_first(keep: Bool[np.ndarray, "b h n"]) -> tuple[Int32[np.ndarray, "b h n"], Int32[np.ndarray, "b h"]]:
+    """The slots kept of each head, in order, the last slot of all behind them; how many they are."""
+    order = np.full(keep.shape, keep.shape[-1] - 1, np.int32)
+    count = np.zeros(keep.shape[:-1], np.int32)
+    for r in np.ndindex(count.shape):
+        kept = np.flatnonzero(keep[r])
+        count[r] = len(kept)
+        order[r][: len(kept)] = kept
+    return order, count
+
+
+def pick(pool: Pool, rows: PyTree, order: Indices, start: np.ndarray, count: Indices) -> None:
     """See `api.pick`; in place, and nothing but the regions is written."""
     order, count = np.asarray(order), np.asarray(count)
     for to, x in zip(pool.leaves, map(np.asarray, jax.tree.leaves(rows)), strict=True):
@@ -75,7 +88,7 @@ def pick(pool: Pool, rows: PyTree, order: Array, start: np.ndarray, count: Array
                 region[...] = x[r][which]
 
 
-def put(pool: Pool, rows: PyTree, start: np.ndarray, count: Array, slots: int) -> None:
+def put(pool: Pool, rows: PyTree, start: np.ndarray, count: Indices, slots: int) -> None:
     """The first `count` slots of rows [b, h, n / page, ...] into a pool of `slots`, in place: whole pages, from `start` on."""
     count = np.asarray(count)
     for to, x in zip(pool.leaves, map(np.asarray, jax.tree.leaves(rows)), strict=True):

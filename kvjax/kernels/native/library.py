@@ -32,14 +32,14 @@ from kvjax.user_folder import cache_folder
 SOURCES = (
     "products_stretch.cc", "products_listed.cc", "weighted_stretch.cc", "weighted_listed.cc", "packed_attention.cc", "attention.cc",
     "attention_with_weights.cc", "linear.cc", "codebook.cc", "prefill.cc", "sparse_attention.cc",
-    "column_sums.cc", "window.cc", "values.cc", "top.cc", "top_p.cc", "softmax.cc",
+    "column_sums.cc", "quadratic_forms.cc", "window.cc", "values.cc", "top.cc", "top_p.cc", "softmax.cc",
 )  # fmt: skip
 CALLS = tuple(
     f"kvjax_{name}"
     for name in (
         "ragged_attention", "ragged_scores", "gather_attention", "codebook_scores", "linear", "select_top_p", "select_top",
         "softmax", "attention_with_weights", "weighted_values", "packed_attention", "prefill_attention", "column_sums",
-        "attention_and_column_sums", "sparse_attention", "window_scores", "gated_linear",
+        "attention_and_column_sums", "sparse_attention", "window_scores", "gated_linear", "quadratic_forms",
     )
 )
 #: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.
