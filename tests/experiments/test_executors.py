@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import chdir, suppress
 from functools import partial
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import psutil
@@ -174,7 +175,9 @@ def processes(*, named: str) -> list[psutil.Process]:
 
 
 def children() -> list[psutil.Process]:
-    return [psutil.Process(child.pid) for child in multiprocessing.active_children() if psutil.pid_exists(child.pid)]
+    """Those that `Local` started; joblib keeps processes of its own for minutes, and they are no spawned ones."""
+    started = [child for child in multiprocessing.active_children() if isinstance(child, SpawnProcess)]
+    return [psutil.Process(child.pid) for child in started if psutil.pid_exists(child.pid)]
 
 
 class Killer(threading.Thread):
