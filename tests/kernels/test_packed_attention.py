@@ -26,6 +26,7 @@ CASES = {
 CODES = {
     "2 bits by page": (Affine(2, 32, "token"), Affine(2, 16), True),
     "4 bits by page": (Affine(4, 8, "token"), Affine(4, 16), True),
+    "4 bits by page of 16": (Affine(4, 16, "token", "bfloat16"), Affine(4, 16), True),
     "8 bits by page": (Affine(8, 64, "token", "float32"), Affine(8, 16, store="float32"), True),
     "2 bits by slot": (Affine(2, 16), Affine(2, 16, store="bfloat16"), False),
     "4 bits by slot": (Affine(4, 16, store="bfloat16"), Affine(8, 4), True),

@@ -54,6 +54,16 @@ inline Vec spread(const float* from, const Ints& index) {
 #endif
 }
 
+// The sums of every n-th lane, in the first n: a register of several slots.
+inline Vec overlaid(Vec x, int64_t n) {
+  for (int64_t half = WIDTH / 2; half >= n; half /= 2) {
+    float lanes[2 * WIDTH] = {};
+    store(lanes, x);
+    x += load(lanes + half);
+  }
+  return x;
+}
+
 // The rows of a codec. By slot: words [slots, d / each], steps and minima [slots, d / group]. By page of `page` slots: words
 // [pages, page / each, d], steps and minima [pages, d].
 struct Codes {
@@ -67,6 +77,18 @@ struct Codes {
 
   int64_t words_a_row() const { return page > 1 ? (page + each - 1) / each * d : d / each; }
   int64_t slots() const { return scale->dimensions()[0] * page; }
+
+  // What is read of slots first .. first + n - 1.
+  Ahead ahead(int64_t first, int64_t n) const {
+    Ahead found;
+    const int64_t row = first / page, many = (n + page - 1) / page;
+    found.add(words + row * words_a_row(), many * words_a_row() * sizeof(uint32_t));
+    for (const ffi::AnyBuffer* each : {scale, low}) {
+      const int64_t bytes = groups * ffi::ByteWidth(each->element_type());
+      found.add(static_cast<const char*>(each->untyped_data()) + row * bytes, many * bytes);
+    }
+    return found;
+  }
 };
 
 // n steps or minima from number `first` on as float32, and zeros behind them up to `room`.

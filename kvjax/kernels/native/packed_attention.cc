@@ -24,13 +24,14 @@ struct Exact {
   int32_t row[PIECE];
 
   Exact(const Tail& tail, const Piece& piece) {
-    const int64_t ring = tail.many - tail.sinks, coded = tail.in(piece);
-    for (int64_t i = 0; i < piece.n; ++i) {
-      const int64_t slot = piece.first + i;
-      if (slot >= tail.sinks && (i < coded || ring < 1)) continue;
-      row[n] = int32_t(slot < tail.sinks ? slot : tail.sinks + slot % ring), place[n++] = i;
-    }
+    const int64_t sinks = std::clamp<int64_t>(tail.sinks - piece.first, 0, piece.n), ring = tail.many - tail.sinks;
+    for (int64_t i = 0; i < sinks; ++i) add(i, piece.first + i);
+    if (ring < 1) return;
+    for (int64_t i = std::max(sinks, tail.in(piece)); i < piece.n; ++i) add(i, tail.sinks + (piece.first + i) % ring);
   }
+
+ private:
+  void add(int64_t i, int64_t from) { row[n] = int32_t(from), place[n++] = i; }
 };
 
 struct Operands {
@@ -42,9 +43,10 @@ struct Operands {
 
 // Scores of some rows of a list with the keys of a piece -> scores[row * PIECE + i].
 template <class T>
-void scores_of(const Operands& x, const Piece& piece, int64_t first, int64_t row, int64_t rows, float* room, float* scores) {
+void scores_of(const Operands& x, const Piece& piece, int64_t first, int64_t row, int64_t rows, float* room, Ahead& ahead,
+               float* scores) {
   const Rows<float> q = x.q.of(piece.list).from(row, rows);
-  packed_scores(q, x.turned.get(), piece.list * x.q.rows + row, x.k, first, x.k_tail.in(piece), room, scores);
+  packed_scores(q, x.turned.get(), piece.list * x.q.rows + row, x.k, first, x.k_tail.in(piece), room, ahead, scores);
   const Exact exact(x.k_tail, piece);
   if (exact.n == 0) return;
   alignas(64) float found[ROWS * PIECE];
@@ -56,7 +58,8 @@ void scores_of(const Operands& x, const Piece& piece, int64_t first, int64_t row
 
 // Weighted sums of the values of a piece -> out[row * d], in the order of codes. Weights of exact slots are 0 afterwards.
 template <class T>
-void values_of(const Operands& x, const Piece& piece, int64_t first, int64_t rows, float* room, float* weights, float* out) {
+void values_of(const Operands& x, const Piece& piece, int64_t first, int64_t rows, float* room, float* weights, Ahead& ahead,
+               float* out) {
   const Exact exact(x.v_tail, piece);
   const int64_t d = x.q.d, coded = x.v_tail.in(piece);
   alignas(64) float own[ROWS * PIECE];
@@ -66,7 +69,7 @@ void values_of(const Operands& x, const Piece& piece, int64_t first, int64_t row
     for (int64_t i = 0; i < exact.n; ++i) mine[exact.place[i]] = 0;
     std::fill(mine + coded, mine + PIECE, 0.0f);
   }
-  packed_values(weights, rows, x.v, first, coded, room, out);
+  packed_values(weights, rows, x.v, first, coded, room, ahead, out);
   if (exact.n == 0) return;
   alignas(64) float sums[ROWS * CHANNELS];
   const T* values = data<T>(*x.v_tail.rows) + piece.list * x.v_tail.many * d;
@@ -85,13 +88,16 @@ void attend(ffi::ThreadPool pool, const Operands& x, const int32_t* start, const
     const int64_t first = start[piece.list] + piece.first;
     static thread_local std::vector<float> room;  // kept: pieces are many, and the system's pages cost more than their contents
     room.resize(std::max<size_t>(room.size(), std::max(2 * room_for(x.k), room_for_values(x.v, ROWS))));
+    // While keys are read, values are asked for; while those are, the keys of the next piece, which this thread most often has next.
+    Ahead values = x.v.ahead(first, x.v_tail.in(piece)), keys;
+    if (i + 1 < items) keys = x.k.ahead(start[pieces[i + 1].list] + pieces[i + 1].first, x.k_tail.in(pieces[i + 1]));
     by_readings(r, [&](int64_t rows, int64_t row) {
       alignas(64) float weights[ROWS * PIECE + WIDTH] = {};
-      scores_of<T>(x, piece, first, row, rows, room.data(), weights);
+      scores_of<T>(x, piece, first, row, rows, room.data(), values, weights);
       adjust(where.seen(piece.list), Stretch{first}, piece.n, row, rows, weights, PIECE);
       const int64_t at = i * r + row;
       for (int64_t one = 0; one < rows; ++one) softmax(weights + one * PIECE, piece.n, high + at + one, total + at + one);
-      values_of<T>(x, piece, first, rows, room.data(), weights, part + at * d);
+      values_of<T>(x, piece, first, rows, room.data(), weights, keys, part + at * d);
     });
   });
   for (int64_t list = 0, i = 0; list < x.q.lists; ++list) {

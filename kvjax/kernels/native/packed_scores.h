@@ -4,8 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "codes.h"
-#include "weighted.h"
+#include "packed_scores_fours.h"
 
 namespace kvjax {
 
@@ -54,10 +53,16 @@ void page_products(const uint32_t* words, int64_t d, int64_t page, const float* 
 }
 
 template <int BITS, int R>
-void paged_scores(const Rows<float>& q, const Codes& k, int64_t first, int64_t n, float* out) {
+void paged_scores(const Rows<float>& q, const Codes& k, int64_t first, int64_t n, Ahead& ahead, float* out) {
+#if defined(KVJAX_FOURS)
+  if (k.page % WIDTH == 0 && k.d == FOURS) return pages_in_fours<BITS, R, FOURS>(q, k, first, n, ahead, out);
+  if (k.page % WIDTH == 0 && k.d == 2 * FOURS) return pages_in_fours<BITS, R, 2 * FOURS>(q, k, first, n, ahead, out);
+#endif
+  ahead.in((n + k.page - 1) / k.page);
   alignas(64) float folded[R * CHANNELS], scale[CHANNELS], low[CHANNELS], rest[R];
   for (int64_t slot = 0; slot < n; slot += k.page) {
     const int64_t page = (first + slot) / k.page;
+    ahead.next();
     steps(*k.scale, page * k.d, k.d, k.d, scale), steps(*k.low, page * k.d, k.d, k.d, low);
     for (int r = 0; r < R; ++r) {
       Vec minima = {};
@@ -142,14 +147,16 @@ inline void slot_products(const uint32_t* words, int64_t registers, const float*
 
 template <int BITS, int R, int L>
 void slots_scores(const TurnedQueries& q, int64_t row, const Codes& k, int64_t first, int64_t n, float* scale, float* low,
-                  float* out) {
+                  Ahead& ahead, float* out) {
   const int64_t words = k.d / k.each, registers = std::max<int64_t>(words / WIDTH, 1);
   const int times = exponent(words / k.groups);
   const Ints index = spreading(times);
   const float *queries[R], *sums[R];
   for (int r = 0; r < R; ++r) queries[r] = q.of(row + r), sums[r] = q.sum_of(row + r);
   const uint32_t* mine = k.words + first * words;
+  ahead.in((n + WIDTH - 1) / WIDTH);
   for (int64_t slot = 0; slot < n; slot += WIDTH) {
+    ahead.next();
     uint32_t rest[WIDTH * CHANNELS / 4];
     const uint32_t* from = mine + slot * words;
     if (n - slot < WIDTH) {
@@ -170,13 +177,13 @@ void by_lanes(int64_t words, const Body& body) {
   body(std::integral_constant<int, L>());
 }
 
-// Room for steps or minima of a piece, and for a register behind them.
-inline int64_t room_for(const Codes& x) { return (PIECE + WIDTH) * x.groups + WIDTH; }
+// Room for steps or minima of a piece, of a register of slots behind them, and of whole registers in four parts.
+inline int64_t room_for(const Codes& x) { return (PIECE + WIDTH) * x.groups + 8 * WIDTH; }
 
 // Scores of rows row .. of a list with coded keys of slots first .. first + n - 1 -> out[row * PIECE + slot]; `room` is twice
-// `room_for`. What stands behind the n scores, up to whole registers or pages, is overwritten.
+// `room_for`. What stands behind the n scores, up to whole registers or pages, is overwritten. `ahead` is asked for meanwhile.
 inline void packed_scores(const Rows<float>& q, const TurnedQueries* turned, int64_t row, const Codes& k, int64_t first, int64_t n,
-                          float* room, float* out) {
+                          float* room, Ahead& ahead, float* out) {
   if (n == 0) return;
   float *scale = room, *low = room + room_for(k);
   if (k.page == 1)
@@ -186,9 +193,9 @@ inline void packed_scores(const Rows<float>& q, const TurnedQueries* turned, int
     constexpr int BITS = decltype(bits)::value;
     by_rows<BESIDE_CODES>(q.n, [&](auto many, int64_t r) {
       constexpr int R = decltype(many)::value;
-      if (k.page > 1) return paged_scores<BITS, R>(q.from(r, R), k, first, n, out + r * PIECE);
+      if (k.page > 1) return paged_scores<BITS, R>(q.from(r, R), k, first, n, ahead, out + r * PIECE);
       by_lanes(k.d / k.each, [&](auto lanes) {
-        slots_scores<BITS, R, decltype(lanes)::value>(*turned, row + r, k, first, n, scale, low, out + r * PIECE);
+        slots_scores<BITS, R, decltype(lanes)::value>(*turned, row + r, k, first, n, scale, low, ahead, out + r * PIECE);
       });
     });
   });

@@ -31,4 +31,27 @@ inline void soon(const T* pool, int64_t d, const Listed& slots, int64_t begin, i
     for (int64_t c = 0; c < d; c += 64 / sizeof(T)) __builtin_prefetch(pool + slots(i) * d + c);
 }
 
+// Memory that is asked for a share at a time, while something else is computed: into the second cache, because the first is full of that.
+class Ahead {
+ public:
+  void add(const void* from, int64_t bytes) {
+    if (bytes > 0) from_[count_] = static_cast<const char*>(from), lines_[count_] = (bytes + LINE - 1) / LINE, left_ += lines_[count_++];
+  }
+  // So many shares are asked for until all is.
+  void in(int64_t shares) { share_ = (left_ + shares - 1) / shares; }
+  void next() {
+    for (int64_t i = std::min(share_, left_); i > 0; --i, --left_) {
+      __builtin_prefetch(from_[0], 0, 2);
+      from_[0] += LINE;
+      if (--lines_[0] == 0) from_[0] = from_[1], lines_[0] = lines_[1], from_[1] = from_[2], lines_[1] = lines_[2];
+    }
+  }
+
+ private:
+  static constexpr int64_t LINE = 64;
+  const char* from_[3] = {};
+  int64_t lines_[3] = {}, left_ = 0, share_ = 0;
+  int count_ = 0;
+};
+
 }  // namespace kvjax
