@@ -195,6 +195,25 @@ def test_codes_that_are_exact_give_what_dense_attention_gives(impl):
 
 
 @pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_sums_of_codes(bits, sign):
+    """Every code is the largest, all slots weigh the same: sums of integers are as large as they get."""
+    codecs = Affine(bits, 32, "token"), Affine(bits, 32), False
+    operands, _ = make([[256, 300]], 2, 1, 128, codecs)
+    for side in (1, 2):
+        packed = operands[side]
+        full = jnp.full_like(packed.words, 2**32 - 1)
+        operands[side] = packed.replace(words=full, scale=jnp.ones_like(packed.scale), low=jnp.zeros_like(packed.low))
+    operands[0] = jnp.full_like(operands[0], sign * 0.73)
+    out, lse = attend(*operands, impl="native")
+    largest = 2**bits - 1
+    np.testing.assert_allclose(out, largest, rtol=1e-6)
+    score = sign * 0.73 * largest * np.sqrt(128)
+    np.testing.assert_allclose(lse[0, :, 0, 0], score + np.log([256, 300]), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("codes", CODES)
 def test_a_region_is_the_same_bit_for_bit_whatever_the_others_are(codes):
     (q, k, v, pos, start, length, q_pos), _ = make([[700, 64, 1500, 0, 5, 520]], 3, 1, 64, CODES[codes], seed=4)
