@@ -5,7 +5,6 @@ from typing import ClassVar
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax import lax
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
@@ -14,7 +13,9 @@ from kvjax.budget import check_budget, slots_of
 from kvjax.encoder import Encoder
 from kvjax.kernels.bound_scores import bound_scores
 from kvjax.kernels.gather_attention import gather_attention
+from kvjax.kernels.list_top import list_top
 from kvjax.kernels.ragged_attention import ragged_attention
+from kvjax.kernels.select_top import ordered
 from kvjax.protocols import Cache
 from kvjax.retrieve.page_bounds import PageBounds, page_bounds
 from kvjax.stage import Retriever
@@ -130,9 +131,10 @@ class TopPages(Retriever):
 def listed_pages(
     bounds: PerPage, full: Int32[Array, "b h"], pages: Int32[Array, " b"], *, most: int, size: int
 ) -> tuple[Int32[Array, "b h _ m"], Int32[Array, "b h _"]]:
-    """Slots of the `pages` of largest bound among the first `full`, from a region's first on, and how many of a list to read."""
+    """Slots of the `pages` of largest bound among the first `full`, in order from a region's first on, and how many to read."""
     real = jnp.arange(bounds.shape[-1]) < full[..., None, None]
-    chosen = lax.top_k(jnp.where(real, bounds, -jnp.inf), most)[1].astype(jnp.int32)
+    wanted = jnp.broadcast_to(pages[:, None, None], bounds.shape[:-1])
+    chosen = list_top(jnp.where(real, ordered(bounds), 0), wanted, most=most)
     slots = chosen[..., None] * size + jnp.arange(size, dtype=jnp.int32)
     count = jnp.minimum(pages[:, None], full)[..., None] * size
     return slots.reshape(*chosen.shape[:-1], most * size), jnp.broadcast_to(count, chosen.shape[:-1])

@@ -39,7 +39,7 @@ CALLS = tuple(
     for name in (
         "ragged_attention", "ragged_scores", "gather_attention", "codebook_scores", "linear", "select_top_p", "select_top",
         "softmax", "attention_with_weights", "weighted_values", "packed_attention", "prefill_attention", "column_sums",
-        "attention_and_column_sums", "sparse_attention", "window_scores", "gated_linear", "quadratic_forms",
+        "attention_and_column_sums", "sparse_attention", "window_scores", "gated_linear", "quadratic_forms", "list_top",
     )
 )
 #: -ffp-contract: a product and its sum rounded once; nothing that lets the compiler reorder sums.

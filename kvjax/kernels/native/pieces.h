@@ -59,6 +59,8 @@ void attention(ffi::ThreadPool pool, const Queries<Q>& q, const T* k, const T* v
     const Piece& piece = pieces[i];
     const auto slots = slots_of(piece);
     const Seen seen = where.seen(piece.list);
+    looked_up(v, d, slots, piece.n);
+    if (i + 1 < items) looked_up(k, d, slots_of(pieces[i + 1]), pieces[i + 1].n);
     by_readings(r, [&](int64_t rows, int64_t row) {
       alignas(64) float weights[ROWS * PIECE];
       const int64_t at = i * r + row;

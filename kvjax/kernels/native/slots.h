@@ -31,6 +31,15 @@ inline void soon(const T* pool, int64_t d, const Listed& slots, int64_t begin, i
     for (int64_t c = 0; c < d; c += 64 / sizeof(T)) __builtin_prefetch(pool + slots(i) * d + c);
 }
 
+// Asks for a number of every few listed slots long before they are needed: where they lie is looked up meanwhile, and readings that
+// follow in their neighbourhood are foreseen.
+template <class T>
+inline void looked_up(const T* pool, int64_t d, const Listed& slots, int64_t n) {
+  for (int64_t i = 0; i < n; i += 8) __builtin_prefetch(pool + slots(i) * d);
+}
+template <class T>
+inline void looked_up(const T*, int64_t, const Stretch&, int64_t) {}
+
 // Memory that is asked for a share at a time, while something else is computed: into the second cache, because the first is full of that.
 class Ahead {
  public:

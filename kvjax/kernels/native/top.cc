@@ -1,4 +1,4 @@
-// Masks of the k largest keys of rows, as an XLA custom call. Definition: select_top/api.py.
+// Masks of the k largest keys of rows, and lists of them, as XLA custom calls. Definitions: select_top/api.py and list_top/api.py.
 #include <vector>
 
 #include "operands.h"
@@ -98,6 +98,25 @@ void mark(const uint32_t* keys, int64_t n, Cut cut, bool* out) {
     if (keys[i] == cut.value) out[i] = true, --cut.equals;
 }
 
+// Indices of the keys that `mark` marks, ascending, up to `most`; 0 behind them.
+void list(const uint32_t* keys, int64_t n, Cut cut, int64_t most, int32_t* out) {
+  int64_t at = 0, equals = cut.value == 0 ? 0 : cut.equals;
+  for (int64_t i = 0; i < n && at < most; ++i) {
+    const bool taken = keys[i] > cut.value || (keys[i] == cut.value && equals-- > 0);
+    if (taken) out[at++] = int32_t(i);
+  }
+  std::fill(out + at, out + most, 0);
+}
+
+ffi::Error ListTop(ffi::ThreadPool pool, Ranks rank, S32<1> k, ffi::Result<S32<2>> out) {
+  const int64_t n = rank.dimensions()[1], most = out->dimensions()[1];
+  each_item(pool, rank.dimensions()[0], [&](int64_t row) {
+    const uint32_t* keys = rank.typed_data() + row * n;
+    list(keys, n, cut_at(keys, n, std::min<int64_t>(k.typed_data()[row], most)), most, out->typed_data() + row * most);
+  });
+  return ffi::Error::Success();
+}
+
 ffi::Error SelectTop(ffi::ThreadPool pool, Ranks rank, S32<1> k, ffi::Result<Mask> out) {
   const int64_t n = rank.dimensions()[1];
   each_item(pool, rank.dimensions()[0], [&](int64_t row) {
@@ -114,3 +133,5 @@ using namespace kvjax;
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_select_top, SelectTop,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Ranks>().Arg<S32<1>>().Ret<Mask>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(kvjax_list_top, ListTop,
+                              ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Ranks>().Arg<S32<1>>().Ret<S32<2>>());
