@@ -47,7 +47,7 @@ class Ahead {
     if (bytes > 0) from_[count_] = static_cast<const char*>(from), lines_[count_] = (bytes + LINE - 1) / LINE, left_ += lines_[count_++];
   }
   // So many shares are asked for until all is.
-  void in(int64_t shares) { share_ = (left_ + shares - 1) / shares; }
+  void in(int64_t shares) { share_ = shares > 0 ? (left_ + shares - 1) / shares : 0; }
   void next() {
     for (int64_t i = std::min(share_, left_); i > 0; --i, --left_) {
       __builtin_prefetch(from_[0], 0, 2);
