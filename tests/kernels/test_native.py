@@ -1,8 +1,11 @@
 """The C++ kernels: head dimensions, groups and dtypes of real models; threads, derivatives, and machines that cannot build them."""
 
+import platform
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +22,16 @@ from .test_codebook_scores import operands as coded
 from .test_ragged_attention import check, close, make
 
 pytestmark = pytest.mark.usefixtures("native")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="builds for a processor of another kind")
+def test_a_processor_with_less_passes_the_same_tests():
+    """What registers and instructions there are chooses between ways to compute, and each machine sees one of them."""
+    files = [f"tests/kernels/test_{name}.py" for name in ("packed_attention", "gather_attention", "list_top", "linear")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.kernels.for_avx2", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
