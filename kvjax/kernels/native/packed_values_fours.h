@@ -2,9 +2,13 @@
 #pragma once
 
 #include "fours.h"
+#include "weighted.h"
 
 #if defined(KVJAX_FOURS)
 namespace kvjax {
+
+// A lane's sums over a piece, the middle bytes' times 256, are whole numbers of 32 bits.
+static_assert(255LL * 128 * 257 * PIECE <= INT32_MAX);
 
 // Rows of whole registers in four parts, whose rows are read together; a row is a slot, or as many as fill a register.
 struct FourParts {

@@ -1,4 +1,5 @@
 // Masks of the k largest keys of rows, and lists of them, as XLA custom calls. Definitions: select_top/api.py and list_top/api.py.
+#include <memory>
 #include <vector>
 
 #include "operands.h"
@@ -100,11 +101,11 @@ void mark(const uint32_t* keys, int64_t n, Cut cut, bool* out) {
 
 // Indices of the keys that `mark` marks, ascending, up to `most`; 0 behind them.
 void list(const uint32_t* keys, int64_t n, Cut cut, int64_t most, int32_t* out) {
-  int64_t at = 0, equals = cut.value == 0 ? 0 : cut.equals;
-  for (int64_t i = 0; i < n && at < most; ++i) {
-    const bool taken = keys[i] > cut.value || (keys[i] == cut.value && equals-- > 0);
-    if (taken) out[at++] = int32_t(i);
-  }
+  const std::unique_ptr<bool[]> taken(new bool[n]);
+  mark(keys, n, cut, taken.get());
+  int64_t at = 0;
+  for (int64_t i = 0; i < n && at < most; ++i)
+    if (taken[i]) out[at++] = int32_t(i);
   std::fill(out + at, out + most, 0);
 }
 
