@@ -110,12 +110,17 @@ def native() -> None:
         pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
-def lm() -> models.LanguageModel:
+def toy_model() -> models.LanguageModel:
     """The toy model with peaked attention, so that scores have margins."""
     made = models.random(llama.config(toy_config()), seed=0)
     sharper = lambda path, x: 2.0 * x if any("proj" in str(p) and str(p)[2] in "qk" for p in path) else x  # noqa: E731
     return made.replace(params=jax.tree_util.tree_map_with_path(sharper, made.params))
+
+
+@pytest.fixture(scope="session")
+def lm() -> models.LanguageModel:
+    """`toy_model`, made once."""
+    return toy_model()
 
 
 def ids_of(length: int, seed: int = 0) -> list[int]:

@@ -1,4 +1,4 @@
-"""Triton kernels run by Triton's interpreter in a process of their own, through the library's own launches.
+"""Triton kernels run through the library's own launches: on the GPU there is, or else by Triton's interpreter in a process apart.
 
 `python -m tests.kernels.interpreted FILE` is that process: it puts `triton_call` below, which interprets a kernel over NumPy
 arrays, in the place of jax-triton's, and runs the calls in FILE. The interpreter of Triton 3.6 is mended in three places: NumPy 2.5
@@ -15,11 +15,14 @@ import tempfile
 import types
 from pathlib import Path
 
+import jax
 import numpy as np
 
 
 def interpreted(calls: list[tuple]) -> list:
     """Results of (module, function, operands, keywords) in order; arrays as NumPy."""
+    if jax.default_backend() == "gpu":
+        return list(map(_run, calls))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "calls"
         file.write_bytes(pickle.dumps(calls))
@@ -27,6 +30,12 @@ def interpreted(calls: list[tuple]) -> list:
         run = subprocess.run([sys.executable, "-m", __name__, file], env=setting, capture_output=True, text=True)
         assert run.returncode == 0, run.stderr[-4000:]
         return pickle.loads(file.read_bytes())
+
+
+def _run(call: tuple):
+    module, name, operands, how = call
+    found = getattr(importlib.import_module(module), name)(*jax.tree.map(jax.numpy.asarray, operands), **how)
+    return jax.tree.map(np.asarray, found)
 
 
 class Tensor:
@@ -85,15 +94,10 @@ def _mend() -> None:
 
 
 def _main(file: Path) -> None:
-    import jax
-
     _mend()
     sys.modules["jax_triton"] = types.SimpleNamespace(triton_call=triton_call)
-    results = []
     with jax.disable_jit():
-        for module, name, operands, how in pickle.loads(file.read_bytes()):
-            found = getattr(importlib.import_module(module), name)(*jax.tree.map(jax.numpy.asarray, operands), **how)
-            results.append(jax.tree.map(np.asarray, found))
+        results = list(map(_run, pickle.loads(file.read_bytes())))
     file.write_bytes(pickle.dumps(results))
 
 

@@ -15,10 +15,13 @@ _FOLDS = 16
 def select(rank, k):
     """See `api.select_top`; rows [r, n].
 
-    Bisection between the smallest and the largest key above 0 finds a threshold that k keys reach. It ends as soon as every row
-    has one, after at most 32 halvings; only then are ties counted, if there are any.
+    Bisection between the smallest and the largest key above 0 finds a threshold that k keys reach, or all where there are fewer. It
+    ends as soon as every row has one, after at most 32 halvings; only then are ties counted, if there are any.
     """
     reached = _counting(rank)
+    low = jnp.min(jnp.where(rank == 0, jnp.uint32(0xFFFFFFFF), rank), -1)
+    count = reached(low)
+    k = jnp.minimum(k, count)
 
     def halve(state):
         low, high, count = state
@@ -28,12 +31,10 @@ def select(rank, k):
         low, high = jnp.where(enough & ~found, trial, low), jnp.where(enough, high, trial - 1)
         return low, high, jnp.where(enough & ~found, many, count)
 
-    low = jnp.min(jnp.where(rank == 0, jnp.uint32(0xFFFFFFFF), rank), -1)
-
     def searching(state):
         return ((state[2] != k) & (state[1] > state[0])).any()
 
-    low, _, count = lax.while_loop(searching, halve, (low, rank.max(-1), reached(low)))
+    low, _, count = lax.while_loop(searching, halve, (low, rank.max(-1), count))
     return lax.cond((count == k).all(), _at_least, _with_ties, rank, low[:, None], k[:, None])
 
 
