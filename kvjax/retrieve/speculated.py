@@ -1,5 +1,6 @@
 """Which tokens a layer will look at, guessed from the input of the layer before it, and fetched (InfiniGen)."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
@@ -50,10 +51,10 @@ def partial_keys(k: Keys, weight: Float32[Array, "b h d"], skew: Float[Array, "h
 
 
 def guessed(q: Float[Array, "b h g d"], mine: PartialKeys) -> Float32[Array, "b h n"]:
-    """ẑ = max_g (q_g A[:, C]) · (k A[:, C]), not divided by sqrt(d)."""
+    """ẑ = max_g (q_g A[:, C]) · (k A[:, C]) / sqrt(d)."""
     q, keys, basis = (x.astype(jnp.float32) for x in (q, mine.keys, mine.basis))
     part = jnp.einsum("bhgd,bhdc->bhgc", q, basis, precision="highest")
-    return jnp.einsum("bhgc,bhnc->bhgn", part, keys, precision="highest").max(2)
+    return jnp.einsum("bhgc,bhnc->bhgn", part, keys, precision="highest").max(2) / math.sqrt(q.shape[-1])
 
 
 def fetch_count(
@@ -120,8 +121,8 @@ def _together(several: Sequence[PartialKeys | tuple[()]]) -> PyTree:
 class Speculated(Retriever):
     """Attention over the tokens of the prompt that x_{l-1}, the input of the layer before, makes one expect, and all later ones.
 
-    q̂ = rope(x_{l-1} W_q^l), ẑ_j = max_g (q̂_g A[:, C]) · (k_j A[:, C]); every KV head fetches its own best, as many as come within
-    α of the maximum in the mean over KV heads.
+    q̂ = rope(x_{l-1} W_q^l), ẑ_j = max_g (q̂_g A[:, C]) · (k_j A[:, C]) / sqrt(d); every KV head fetches its own best, as many as
+    come within α of the maximum in the mean over KV heads.
 
     *Timing.* Layer l - 1 makes the guess for layer l before its own attention, and has the rows read: with `ByCallback` by a thread
     of the host, while the device computes what is left of layer l - 1, and layer l as far as its attention over the pool. Only then
@@ -130,7 +131,7 @@ class Speculated(Retriever):
     Args:
         skew: float [L, H, d, d], orthogonal, A of each KV head from `kvjax.calibrate.skew`; None leaves columns as they are.
         part: |C| / d, the columns of largest Σ|q A| of the prompt.
-        alpha: α, in logits that are not divided by sqrt(d).
+        alpha: α, in logits as softmax takes them.
         cap: most tokens fetched for a KV head, an int, or the share of the prompt as a float in (0, 1].
         home: of the prompt's keys and values: OnHost(), ByCallback() or OnDevice().
         origin: which model and text the skew came from.

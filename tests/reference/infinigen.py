@@ -10,8 +10,8 @@ def columns(q: np.ndarray, skew: np.ndarray, many: int) -> np.ndarray:
 
 
 def guess(q: np.ndarray, k: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """ẑ of every key [n, d]: the largest over the queries [g, d], in the columns of the basis [d, c]."""
-    return ((q @ basis) @ (k @ basis).T).max(0)
+    """ẑ of every key [n, d]: the largest over the queries [g, d], in the columns of the basis [d, c], over √d."""
+    return ((q @ basis) @ (k @ basis).T).max(0) / np.sqrt(q.shape[1])
 
 
 def fetched(z: np.ndarray, alpha: float, cap: int) -> list[np.ndarray]:
