@@ -2,7 +2,8 @@
 
 *InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache Management*, OSDI 2024, arXiv 2406.19707.
 Stages: retrieve Speculated(skew, part, alpha, cap, home) · nothing is evicted.
-A few columns of the prompt's keys stay on the device for the guess. The skew comes from `kvjax.calibrate.skew`, once a model.
+A few columns of the prompt's keys stay on the device for the guess. The skew is calibrated once a model, by
+`kvjax calibrate infinigen`.
 Differs: a KV head of several query heads takes their maximum; the first layer's slots and what was generated are on the device, and
 always read; the host's pool has no limit.
 
@@ -19,6 +20,7 @@ Example:
 
 import numpy as np
 
+from kvjax.artefacts.artefact import ArtefactLike, resolve
 from kvjax.evidence.gate_values import origin_of
 from kvjax.placement import OnDevice, OnHost
 from kvjax.policy import Policy
@@ -27,18 +29,28 @@ from kvjax.retrieve import Speculated
 
 def infinigen(
     skew: np.ndarray | None = None, part: float = 0.2, alpha: float = 5.0, cap: int | float = 0.2, home: OnDevice = OnHost(),
-    origin: str = "",
+    origin: str = "", artefact: ArtefactLike | None = None,
 ) -> Policy:  # fmt: skip
     """Keep everything on the host, fetch what a layer is expected to look at.
 
     Args:
-        skew: float [L, H, d, d], orthogonal, for every KV head; None leaves columns as they are.
+        skew: float [L, H, d, d], orthogonal, for every KV head, from `kvjax.calibrate.skew`; None leaves columns as they are.
         part: columns of the keys that stay on the device, as a share of them.
         alpha: how far below the largest guess a token may be; 4 for OPT, 5 for Llama.
         cap: most tokens fetched for a KV head and step, an int, or the share of the prompt as a float in (0, 1].
         home: OnHost(), ByCallback(), or OnDevice() where there is no host to offload to.
         origin: which model and text the skew came from; made from its numbers where none is given.
+        artefact: in place of `skew`: an Artefact, the path of one, or the name of a built-in one; of the model that will be
+            prefilled.
+
+    Raises:
+        FileNotFoundError, ValueError: no artefact there, or one that is not InfiniGen's; a skew beside an artefact.
     """
+    if artefact is not None:
+        if skew is not None:
+            raise ValueError("infinigen takes a skew or an artefact that has one, got both")
+        found = resolve(artefact, "infinigen")
+        skew, origin = found.tables["skew"], found.origin
     if skew is not None:
         origin = origin or origin_of(skew)
     return Policy(retrieve=Speculated(skew=skew, part=part, alpha=alpha, cap=cap, home=home, origin=origin))

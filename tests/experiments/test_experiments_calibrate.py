@@ -190,6 +190,7 @@ READ = [
     ("coupled_quantization", ["bits=4", "max_iter=2"], {}),
     ("kvtc", ["ratios=(4,8)", "measured=50"], {"ratio": 8}),
     ("fasa", ["count=3", "tokens=8", "queries=4"], {"tokens": 12}),
+    ("infinigen", [], {"part": 0.5}),
 ]
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import kvjax
+from kvjax.artefacts.artefact import resolve
 from kvjax.calibrate.skew import skew, skew_of
 from kvjax.evidence import SkewedQueries
 from kvjax.retrieve.speculated import PartialKeys, fetch_count, guessed, partial_keys
@@ -106,6 +107,18 @@ def test_steps_are_the_transcriptions(lm, prompt, turn, skewed):
 def test_fetching_everything_is_the_full_cache(lm):
     chosen = policy(alpha=1e9, cap=1.0)
     reading.reads_everything(lm, kvjax.prefill(lm, ids_of(90), needs=chosen), chosen)
+
+
+def test_the_built_in_artefact():
+    """A rotation of every KV head, read off the calibration split; not beside another."""
+    found = resolve("smollm2-135m", "infinigen")
+    turn = found.tables["skew"]
+    assert found.data["split"] == "calibration" and turn.shape == (30, 3, 64, 64)
+    np.testing.assert_allclose(np.einsum("lhdc,lhec->lhde", turn, turn), np.broadcast_to(np.eye(64), turn.shape), atol=1e-5)
+    made = kvjax.methods.infinigen(artefact="smollm2-135m")
+    assert made.retrieve.origin == found.origin and found.digest in repr(made.in_full())
+    with pytest.raises(ValueError, match="got both"):
+        kvjax.methods.infinigen(turn, artefact="smollm2-135m")
 
 
 def test_rows_are_what_they_are_alone(lm, turn):
