@@ -26,7 +26,7 @@ from experiments.tasks.words import WORDS
 COUNTED = 1024
 INTRODUCTION = "A code is hidden within the following text. Memorize it. You will count first and need the code afterwards.\n\n"
 KEY = "The code of the {word} is {number}."
-QUESTION = "\n\nCount from 1 to {last}, a number a line. Then write: The code of the {word} is, and the code."
+QUESTION = "\n\nCount from 1 to {last}, a number a line. Then give the code of the {word}."
 CODE = "The code of the {word} is"
 
 
