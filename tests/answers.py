@@ -1,6 +1,6 @@
-"""Every method on a GPU beside itself on a CPU: `JAX_PLATFORMS=cuda XLA_PYTHON_CLIENT_PREALLOCATE=false pytest -m gpu`.
+"""What a method makes of two prompts of the toy model, here or in a process whose environment is another.
 
-`python -m tests.test_on_gpu NAME FILE` is the process of the CPU.
+`python -m tests.answers NAME FILE` is that process.
 """
 
 import os
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import pytest
 
 import kvjax
 from tests.conftest import ids_of, policy_of, toy_model
@@ -21,7 +20,7 @@ LENGTHS, NEW = (90, 41), 12
 
 
 def answer(name: str) -> dict:
-    """What a method keeps of the prompts, and what is decoded; products of float32 numbers are products of float32 numbers."""
+    """The slots kept by layer, tokens, and their logits; products of float32 numbers are products of float32 numbers."""
     with jax.default_matmul_precision("highest"):
         lm, policy = toy_model(), policy_of(name)
         pre = kvjax.prefill(lm, [ids_of(n, seed=n) for n in LENGTHS], needs=policy, attention=policy.attention)
@@ -31,17 +30,18 @@ def answer(name: str) -> dict:
     return {"kept": kept, "tokens": np.asarray(out.tokens), "logits": np.asarray(out.logits)}
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", kvjax.methods.names())
-def test_keeps_and_says_what_it_does_on_a_cpu(name, tmp_path):
-    assert jax.default_backend() == "gpu", "run with JAX_PLATFORMS=cuda on a machine with a GPU"
-    file = tmp_path / "cpu"
-    subprocess.run([sys.executable, "-m", __name__, name, file], env=os.environ | {"JAX_PLATFORMS": "cpu"}, check=True)
-    here, there = answer(name), pickle.loads(file.read_bytes())
+def elsewhere(name: str, file: Path, **environment: str) -> dict:
+    """`answer` of a process with these variables."""
+    subprocess.run([sys.executable, "-m", __name__, name, file], env=os.environ | environment, check=True)
+    return pickle.loads(file.read_bytes())
+
+
+def same(here: dict, there: dict, atol: float) -> None:
+    """The same slots and tokens, and logits up to `atol`."""
     for mine, right in zip(here["kept"], there["kept"], strict=True):
         jax.tree.map(np.testing.assert_array_equal, mine, right)
     np.testing.assert_array_equal(here["tokens"], there["tokens"])
-    np.testing.assert_allclose(here["logits"], there["logits"], atol=1e-3)
+    np.testing.assert_allclose(here["logits"], there["logits"], atol=atol)
 
 
 if __name__ == "__main__":
