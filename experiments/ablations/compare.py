@@ -39,20 +39,25 @@ def worth(row: Row) -> float:
 
 def kind(task: str) -> str:
     """"nats" of what is measured in them, "share" of scores from 0 to 1."""
-    return "nats" if task == "ppl" else "share"
+    return "nats" if task.partition(",")[0] == "ppl" else "share"
 
 
 def worths(rows: Sequence[Row]) -> Worths:
-    """The numbers of all rows; tasks with the question in the prompt come first, then unseen, then nats."""
+    """The numbers of all rows; tasks with the question in the prompt come first, then unseen, then nats.
+
+    A task that was measured at several lengths is a task for each.
+    """
     found: dict[str, dict[str, dict[Prompt, float]]] = {}
+    lengths = {task: {row["length"] for row in rows if column(row) == task} for task in {column(row) for row in rows}}
     for row in sorted(rows, key=_order):
-        prompt = (row["length"], row["prompt"], row["seed"])
-        found.setdefault(column(row), {}).setdefault(row["policy"], {})[prompt] = worth(row)
+        prompt, task = (row["length"], row["prompt"], row["seed"]), column(row)
+        name = task if len(lengths[task]) == 1 else f"{task}, {row['length']} tokens"
+        found.setdefault(name, {}).setdefault(row["policy"], {})[prompt] = worth(row)
     return found
 
 
-def _order(row: Row) -> tuple[int, str]:
-    return {"seen": 0, "unseen": 1}.get(row["mode"], 2), row["task"]
+def _order(row: Row) -> tuple[int, str, int]:
+    return {"seen": 0, "unseen": 1}.get(row["mode"], 2), row["task"], row["length"]
 
 
 def pairs(variants: Sequence[Variant], rows: Sequence[Row]) -> list[Pair]:

@@ -10,7 +10,7 @@ import models
 from experiments import cli
 from experiments.ablations import artefacts, names
 from experiments.ablations.ablation import Ablation, Setting, Variant
-from experiments.ablations.compare import pairs
+from experiments.ablations.compare import kind, pairs, worths
 from experiments.ablations.figure import draw
 from experiments.ablations.page import markdown
 from experiments.ablations.run import Settings, find, run, setting
@@ -71,6 +71,14 @@ def test_the_table_has_both_rankings_and_shares_of_a_16_bit_cache(variants, rows
 def test_the_question_in_the_prompt_stands_before_the_unseen(variants, rows):
     seen = [row | {"mode": "seen"} for row in rows if row["task"] == "needle"]
     assert [pair.task for pair in pairs(variants, rows + seen)] == ["needle seen", "needle unseen", "ppl"]
+
+
+def test_a_task_at_two_lengths_is_a_column_for_each(variants, rows):
+    longer = [row | {"length": 2048} for row in rows]
+    assert list(worths(rows + longer)) == [
+        f"{task}, {length} tokens" for task in ("needle unseen", "ppl") for length in (rows[0]["length"], 2048)
+    ]
+    assert [kind(task) for task in worths(rows + longer)] == ["share", "share", "nats", "nats"]
 
 
 @pytest.mark.parametrize("name", names())
