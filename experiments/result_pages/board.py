@@ -22,8 +22,9 @@ from kvjax.artefacts.artefact import built_in
 _ABOUT = f"""Every method of `kvjax methods` that runs on this model as it comes, at the same budgets. A score is the share of
 prompts answered, in percent, with its 95% interval (Wilson), or nats a token; under a share of the prompt stands the score with
 that share of its slots kept, of nats the difference to the full cache on the same prompts, with its 95% interval; n is the number
-of prompts, the first ones of one list. The other columns are bytes allocated on the device, at the smallest budget, and in host
-memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%.
+of prompts, the first ones of one list. The other columns are bytes allocated for the prompt on the device, at the smallest
+budget, and in host memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%. In `counting_given` a
+prompt of 167 tokens is followed by 1,100 more: 512 and 256 slots hold the prompt, and not what follows.
 [{PAGE}]({PAGE}) sorts, filters and draws the same rows; [{CSV}]({CSV}) has the numbers."""
 
 _AGAIN = """A killed run goes on where it was. `python -m experiments.leaderboard.pack FOLDER` joins what was measured to the rows
@@ -76,11 +77,25 @@ def top(count: int) -> list[str]:
 
 
 def command(found: Sequence[Row]) -> str:
-    """The command line that measures all of it."""
+    """The command lines that measure all of it: one a length, since each has budgets of its own."""
+    by_length: dict[int, list[Row]] = {}
+    for row in found:
+        by_length.setdefault(row["length"], []).append(row)
+    return "\n".join(_command(by_length[length]) for length in sorted(by_length))
+
+
+def _command(found: Sequence[Row]) -> str:
     models, dtypes = (dict.fromkeys(row[name] for row in found) for name in ("model", "dtype"))
-    shares = sorted({row["budget"] for row in found if isinstance(row["budget"], float) and row["budget"] < 1}, reverse=True)
-    words = ["kvjax", "leaderboard", "--model", *models, "--dtype", *dtypes, "--budgets", ",".join(map(str, shares))]
+    budgets = ",".join(map(str, _budgets(found)))
+    words = ["kvjax", "leaderboard", "--model", *models, "--dtype", *dtypes, "--budgets", budgets]
     return shlex.join([*words, *prompts_of(found), "--batched", "--out", "out/leaderboard"])
+
+
+def _budgets(found: Sequence[Row]) -> list[float] | list[int]:
+    """The shares that were asked for, of which some methods make slots; where there are none, slots."""
+    shares = {row["budget"] for row in found if isinstance(row["budget"], float) and row["budget"] < 1}
+    slots = {row["budget"] for row in found if isinstance(row["budget"], int)}
+    return sorted(shares or slots, reverse=True)
 
 
 def _tables(found: Sequence[Place]) -> list[str]:

@@ -118,6 +118,12 @@ def test_the_leaderboard_ranks_by_the_mean_over_budgets(ranked):
     assert "--methods" not in board.command(ranked) and "--budgets 0.5,0.25" in board.command(ranked)
 
 
+def test_each_length_of_the_leaderboard_has_a_command_with_its_budgets(ranked):
+    longer = [row | {"length": 4096, "budget": {0.5: 512, 0.25: 256}.get(row["budget"], row["budget"])} for row in ranked]
+    shares, slots = board.command(ranked + longer).splitlines()
+    assert "--budgets 0.5,0.25 " in shares and "--budgets 512,256 " in slots and "--lengths 4096 " in slots
+
+
 def test_the_leaderboards_page_stands_beside_it(ranked, tmp_path):
     (tmp_path / "pages").mkdir()
     board.beside(tmp_path / "pages")
