@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 import kvjax
-from tests.conftest import ids_of, policy_of, toy_model
+from tests.conftest import ids_of, policy_of, prepared, toy_model
 
 #: Lengths of the prompts, of one batch; tokens decoded after them.
 LENGTHS, NEW = (90, 41), 12
@@ -23,8 +23,8 @@ def answer(name: str) -> dict:
     """The slots kept by layer, tokens, and their logits; products of float32 numbers are products of float32 numbers."""
     with jax.default_matmul_precision("highest"):
         lm, policy = toy_model(), policy_of(name)
-        pre = kvjax.prefill(lm, [ids_of(n, seed=n) for n in LENGTHS], needs=policy, attention=policy.attention)
-        cache = kvjax.compress(kvjax.second_pass(lm, pre, policy), policy)
+        pre = kvjax.prefill(lm, [ids_of(n, seed=n) for n in LENGTHS], needs=policy)
+        cache = kvjax.compress(prepared(lm, pre, name), policy)
         kept = [cache.kept(layer) for layer in range(lm.decoder.layers)]
         out = kvjax.decode(lm, cache, policy, max_new_tokens=NEW, stop=(), return_logits=True)
     return {"kept": kept, "tokens": np.asarray(out.tokens), "logits": np.asarray(out.logits)}

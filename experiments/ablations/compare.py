@@ -1,5 +1,6 @@
 """The paper's ordering and ours, pair by pair."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -48,10 +49,10 @@ def worths(rows: Sequence[Row]) -> Worths:
     A task that was measured at several lengths is a task for each.
     """
     found: dict[str, dict[str, dict[Prompt, float]]] = {}
-    lengths = {task: {row["length"] for row in rows if column(row) == task} for task in {column(row) for row in rows}}
+    lengths = Counter(task for task, _ in {(column(row), row["length"]) for row in rows})
     for row in sorted(rows, key=_order):
         prompt, task = (row["length"], row["prompt"], row["seed"]), column(row)
-        name = task if len(lengths[task]) == 1 else f"{task}, {row['length']} tokens"
+        name = task if lengths[task] == 1 else f"{task}, {row['length']} tokens"
         found.setdefault(name, {}).setdefault(row["policy"], {})[prompt] = worth(row)
     return found
 

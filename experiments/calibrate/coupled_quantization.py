@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from experiments.calibrate.text import Report, artefact, stretches
+from experiments.calibrate.text import Report, artefact, check_samples, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
 from kvjax.artefacts.artefact import Artefact
@@ -35,8 +35,7 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
 def _check(lm: Any, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for settings that would fail after the gradients are there."""
     d, channels, bits = lm.decoder.head_dim, settings["channels"], settings["bits"]
-    if settings["samples"] < 1 or not 2 <= settings["length"] <= lm.decoder.max_positions:
-        raise ValueError(f"expected 1 sample or more of 2 to {lm.decoder.max_positions} tokens, got {dict(settings)}")
+    check_samples(lm, settings)
     if channels < 1 or d % channels or d // channels * bits % 8:
         raise ValueError(f"channels must divide the head dimension {d}, its codes fill bytes; got {channels} of {bits} bits")
     if not 1 <= bits <= 16 or settings["max_iter"] < 1:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.calibrate.text import Report, artefact, stretches
+from experiments.calibrate.text import Report, artefact, check_samples, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
 from kvjax.artefacts.artefact import Artefact
@@ -31,8 +31,7 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
 
 def _check(lm: Any, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for settings that would say nothing."""
-    if settings["samples"] < 1 or not 2 <= settings["length"] <= lm.decoder.max_positions:
-        raise ValueError(f"expected 1 sample or more of 2 to {lm.decoder.max_positions} tokens, got {dict(settings)}")
+    check_samples(lm, settings)
     if not 1 <= settings["count"] <= lm.decoder.head_dim // 2:
         raise ValueError(f"count is 1 to {lm.decoder.head_dim // 2}, the frequencies of a head; got {settings['count']}")
     if not 1 <= settings["queries"] <= settings["length"]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.calibrate.text import Report, artefact, stretches
+from experiments.calibrate.text import Report, artefact, check_samples, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
 from kvjax.artefacts.artefact import Artefact
@@ -20,8 +20,7 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
         ValueError: settings that do not fit the model, or a text that is too short.
     """
     del seed
-    if settings["samples"] < 1 or not 2 <= settings["length"] <= lm.decoder.max_positions:
-        raise ValueError(f"expected 1 sample or more of 2 to {lm.decoder.max_positions} tokens, got {dict(settings)}")
+    check_samples(lm, settings)
     prompts = stretches(encode_plain(lm, text.text), settings["samples"], settings["length"])
     progress("queries", 0, 1)
     tables = {"skew": skew(lm, prompts)}

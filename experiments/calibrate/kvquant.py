@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from experiments.calibrate.text import Report, artefact, stretches
+from experiments.calibrate.text import Report, artefact, check_samples, stretches
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import Haystack
 from kvjax.artefacts.artefact import Artefact
@@ -36,8 +36,7 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
 
 def _check(lm: Any, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for settings that would fail after the gradients are there."""
-    if settings["samples"] < 1 or not 2 <= settings["length"] <= lm.decoder.max_positions:
-        raise ValueError(f"expected 1 sample or more of 2 to {lm.decoder.max_positions} tokens, got {dict(settings)}")
+    check_samples(lm, settings)
     if not 0 < settings["kept"] <= 1:
         raise ValueError(f"kept is a share in (0, 1], got {settings['kept']}")
     if not 1 <= 2 * settings["each"] < lm.decoder.head_dim:

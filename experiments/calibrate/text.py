@@ -26,6 +26,12 @@ def stretches(ids: Sequence[int], count: int, length: int) -> list[list[int]]:
     return [list(ids[i * step : i * step + length]) for i in range(count)]
 
 
+def check_samples(lm: Any, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for `samples` stretches of `length` tokens that the model cannot read, or of which there are none."""
+    if settings["samples"] < 1 or not 2 <= settings["length"] <= lm.decoder.max_positions:
+        raise ValueError(f"expected 1 sample or more of 2 to {lm.decoder.max_positions} tokens, got {dict(settings)}")
+
+
 def described(samples: Sequence[Sequence[int]], source: str) -> dict[str, Any]:
     """What an artefact's header says of its data."""
     digest = hashlib.sha256(b"".join(b"%d," % i for ids in samples for i in [*ids, -1])).hexdigest()

@@ -23,8 +23,8 @@ _ABOUT = f"""Every method of `kvjax methods` that runs on this model as it comes
 prompts answered, in percent, with its 95% interval (Wilson), or nats a token; under a share of the prompt stands the score with
 that share of its slots kept, of nats the difference to the full cache on the same prompts, with its 95% interval; n is the number
 of prompts, the first ones of one list. The other columns are bytes allocated for the prompt on the device, at the smallest
-budget, and in host memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%. In `counting_given` a
-prompt of 167 tokens is followed by 1,100 more: 512 and 256 slots hold the prompt, and not what follows.
+budget, and in host memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%. Slots above
+a prompt's length cut while decoding alone.
 [{PAGE}]({PAGE}) sorts, filters and draws the same rows; [{CSV}]({CSV}) has the numbers."""
 
 _AGAIN = """A killed run goes on where it was. `python -m experiments.leaderboard.pack FOLDER` joins what was measured to the rows

@@ -29,7 +29,7 @@ from kvjax.retrieve import Speculated
 
 def infinigen(
     skew: np.ndarray | None = None, part: float = 0.2, alpha: float = 5.0, cap: int | float = 0.2, home: OnDevice = OnHost(),
-    origin: str = "", artefact: ArtefactLike | None = None,
+    origin: str = "", *, artefact: ArtefactLike | None = None,
 ) -> Policy:  # fmt: skip
     """Keep everything on the host, fetch what a layer is expected to look at.
 
