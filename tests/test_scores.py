@@ -47,6 +47,7 @@ def window_of(arrays, w):
 CASES = [
     (8, score.AvgPool(5), pooling.avg_pool, 5, score.GroupMean(), heads.group_mean),
     (8, score.MaxPool(3), pooling.max_pool, 3, score.GroupMax(), heads.group_max),
+    (8, score.MaxPool(7), pooling.max_pool, 7, score.GroupMean(), heads.group_mean),
     (1, score.NoPool(), pooling.no_pool, 1, score.AllMean(), heads.all_mean),
 ]
 

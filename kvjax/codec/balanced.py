@@ -42,7 +42,8 @@ class Balanced(Codec):
     def rows(self, slots: int, d: int, dtype: DTypeLike) -> PyTree:
         return self.inner.rows(slots, d, dtype)
 
-    def fit_to(self, x: Keys, valid: Mask, evidence: Evidence) -> Float32[Array, "b h d"]:
+    def fit_to(self, x: Keys, valid: Mask, stays: Mask, evidence: Evidence) -> Float32[Array, "b h d"]:
+        del stays
         real = jnp.broadcast_to(jnp.arange(x.shape[2]) < evidence.length[:, None, None], valid.shape)
         return balancer(evidence.of(QueryMax()), x, real)
 

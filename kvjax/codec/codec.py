@@ -42,12 +42,13 @@ class Codec(Stage):
         del x, valid
         return ()
 
-    def fit_to(self, x: Keys, valid: Mask, evidence: Evidence) -> PyTree:
+    def fit_to(self, x: Keys, valid: Mask, stays: Mask, evidence: Evidence) -> PyTree:
         """`fit` for codecs that read what the layer recorded of the prompt (`needs`), or slots that this codec does not store.
 
-        x holds all tokens of the prompt, `evidence.length` of them real; `valid` are those that this codec stores.
+        x holds all tokens of the prompt, `evidence.length` of them real; `stays` are those that are not evicted, `valid` those of
+        them that this codec stores.
         """
-        del evidence
+        del stays, evidence
         return self.fit(x, valid)
 
     @property

@@ -15,10 +15,10 @@ from kvjax.kernels.ragged_attention import ragged_scores
 from kvjax.types import Keys, Mask, Queries
 
 
-def channel_worth(q: Float[Array, "b h g w d"], k: Keys, real: Mask) -> Float32[Array, "b h d"]:
-    """u[c] = mean of q_c² over the queries, and those of the group, times the mean of k_c² over the real keys."""
-    energy = jnp.square(k.astype(jnp.float32)) * real[..., None]
-    return jnp.square(q.astype(jnp.float32)).mean((2, 3)) * (energy.sum(2) / real.sum(-1, keepdims=True))
+def channel_worth(q: Float[Array, "b h g w d"], k: Keys, stays: Mask) -> Float32[Array, "b h d"]:
+    """u[c] = mean of q_c² over the queries, and those of the group, times the mean of k_c² over the keys that stay."""
+    energy = jnp.square(k.astype(jnp.float32)) * stays[..., None]
+    return jnp.square(q.astype(jnp.float32)).mean((2, 3)) * (energy.sum(2) / stays.sum(-1, keepdims=True))
 
 
 def most_worth(u: Float32[Array, "b h d"], count: int) -> Bool[Array, "b h d"]:
@@ -33,7 +33,7 @@ class KeptChannels(Codec):
 
     Args:
         pruned: ρ, share of a head's channels that are left out, in [0, 1).
-        window: last queries of the prompt that channels are judged by; all keys of the prompt are.
+        window: last queries of the prompt that channels are judged by, with all keys that are not evicted.
 
     Which channels is fitted on each prompt, one bit mask of d bytes for each layer, row and KV head. Queries are cut to the
     channels, scaled as if whole. Channels are those after the rotary embedding, one by one, not in its pairs.
@@ -59,9 +59,9 @@ class KeptChannels(Codec):
     def rows(self, slots: int, d: int, dtype: DTypeLike) -> Float[Array, "s e"]:
         return jnp.zeros((slots, self.kept(d)), dtype)
 
-    def fit_to(self, x: Keys, valid: Mask, evidence: Evidence) -> Bool[Array, "b h d"]:
-        real = jnp.broadcast_to(jnp.arange(x.shape[2]) < evidence.length[:, None, None], valid.shape)
-        return most_worth(channel_worth(evidence.window_queries(self.window), x, real), self.kept(x.shape[-1]))
+    def fit_to(self, x: Keys, valid: Mask, stays: Mask, evidence: Evidence) -> Bool[Array, "b h d"]:
+        del valid
+        return most_worth(channel_worth(evidence.window_queries(self.window), x, stays), self.kept(x.shape[-1]))
 
     def encode(self, x: Keys, pos: Int32[Array, "b h n"] | None = None, params: PyTree = ()) -> Float[Array, "b h n e"]:
         del pos

@@ -13,6 +13,7 @@ class Decision:
         scores: [l, 1, h, n].   state: each layer's state of the scorer that decoding goes on with.
         keep: which slots stay.   count: how many.   budget: what eviction while decoding cuts back to.
         mean_budget: mean slots per KV head that were asked for.
+        stays: of one part's slots, those that stay in any part; None where `keep` has them all.
         away: which of the slots that stay the retriever holds elsewhere, not in the pool; None where it holds none.
     """
 
@@ -22,6 +23,7 @@ class Decision:
     count: Int32[Array, "l b h"]
     budget: Int32[Array, "l b h"]
     mean_budget: int = struct.field(pytree_node=False)
+    stays: Bool[Array, "l b h n"] | None = None
     away: Bool[Array, "l b h n"] | None = None
 
     @property

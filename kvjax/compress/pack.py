@@ -47,7 +47,7 @@ def pack(
             state = SlotState(score=view.scored if policy.when.decoding else (), merge=view.state, bias=view.bias)
             turned = _turned(positions, view.k, d.keep, row.length, rope=pre.decoder.rope, layer=np.int32(layer))
             sides = zip(encode.codecs, (turned, view.v), strict=True)
-            fitted.append(tuple(_fitted(c, x, d.keep, layer, row.evidence[layer]) for c, x in sides))
+            fitted.append(tuple(_fitted(c, x, d, layer, row.evidence[layer]) for c, x in sides))
             coded = dict(zip("kv", zip(encode.codecs, encode.windows, (turned, view.v), fitted[-1], strict=True), strict=True))
             tails.append(tuple(() if w is None else _tail(w, x, order, count, encode.sinks) for _, w, x, _ in coded.values()))
             rows = {"pos": pos if numbered else np.zeros((*pos.shape, 0), pos.dtype), "state": state}
@@ -144,14 +144,15 @@ def _keys_of(positions, k, keep, length, *, rope, layer):
     return positions.packed(k, keep[layer], length, rope)
 
 
-def _fitted(codec: Codec, x: Keys, keep: Bool[Array, "l b h n"], layer: int, evidence: Evidence) -> PyTree:
+def _fitted(codec: Codec, x: Keys, d: Decision, layer: int, evidence: Evidence) -> PyTree:
     """What a codec is fitted to on the slots of a layer that stay; nothing is computed where it is never fitted."""
-    return _fit(codec, x, keep, np.int32(layer), evidence) if codec.fitted else ()
+    stays = d.keep if d.stays is None else d.stays
+    return _fit(codec, x, d.keep, stays, np.int32(layer), evidence) if codec.fitted else ()
 
 
 @jax.jit
-def _fit(codec, x, keep, layer, evidence):
-    return codec.fit_to(x, keep[layer], evidence)
+def _fit(codec, x, keep, stays, layer, evidence):
+    return codec.fit_to(x, keep[layer], stays[layer], evidence)
 
 
 def _encoded(codec: Codec, x: Keys, params: PyTree, pos: Indices) -> PyTree:

@@ -86,7 +86,7 @@ class Tiered(Parted):
         shares = []
         for i, store in enumerate(self.stores):
             keep = [d.keep & (of_row == i) for d, of_row in zip(decided, tiers, strict=True)]
-            cut = [d.replace(keep=k, count=k.sum(-1).astype(jnp.int32)) for d, k in zip(decided, keep, strict=True)]
+            cut = [d.replace(keep=k, stays=d.keep, count=k.sum(-1, dtype=jnp.int32)) for d, k in zip(decided, keep, strict=True)]
             scored = self.rule.moves and i < self.rule.watched
             shares.append(Share(pre=pre, decided=cut, store=store, scored=scored))
         return shares

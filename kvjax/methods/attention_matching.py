@@ -18,6 +18,8 @@ Example:
     0.1
 """
 
+import math
+
 from kvjax.evidence import Need, WindowQueries
 from kvjax.merge import MatchedAttention
 from kvjax.policy import Policy
@@ -26,10 +28,13 @@ from kvjax.score.reference_attention import RootMeanSquare
 from kvjax.select import TopK
 from kvjax.types import Function
 
+#: How the release fits biases after a pursuit.
+OF_PURSUIT = MatchedAttention(low=1e-12, high=math.e**7, steps=0)
+
 
 def attention_matching(
     budget: int | float = 0.1, queries: Need = WindowQueries(512), share: Function = RootMeanSquare(),
-    pursuit: int = 0, steps: int = 2,
+    pursuit: int = 0, steps: int | None = None,
     direct: bool = False, ridge: float = 0.0, sinks: int = 0, recent: int = 0,
 ) -> Policy:  # fmt: skip
     """Keep the keys that reference queries attend to most, fit a bias to each, then values.
@@ -38,8 +43,15 @@ def attention_matching(
         queries: a need whose evidence is queries [b, h, g, m, d].
         share: of a key: RootMeanSquare(), MeanShare() or LargestShare().
         pursuit: keys chosen by orthogonal matching pursuit of the mass instead; 0 for none. At least the budget.
-        steps: projected-gradient steps of the bias fit.   direct: whether values stay as they are.   ridge: of the value fit.
+        steps: projected-gradient steps of the bias fit; None: two, none after a pursuit, as released.
+        direct: whether values stay as they are.   ridge: of the value fit.
+
+    Biases lie in [-3, 3]; of a pursuit they end at 7, and a key may weigh nothing (10⁻¹²).
     """
-    score = Pursuit(queries=queries, most=pursuit) if pursuit else ReferenceAttention(queries=queries, share=share)
-    merge = MatchedAttention(queries=queries, steps=steps, direct=direct, ridge=ridge)
+    if pursuit:
+        score, fit = Pursuit(queries=queries, most=pursuit), OF_PURSUIT
+    else:
+        score, fit = ReferenceAttention(queries=queries, share=share), MatchedAttention()
+    fit = fit if steps is None else fit.replace(steps=steps)
+    merge = fit.replace(queries=queries, direct=direct, ridge=ridge)
     return Policy(score=score, select=TopK(sinks=sinks, recent=recent), merge=merge, budget=budget)

@@ -1,7 +1,8 @@
 """CriticalAdaKV: CriticalKV's two stages inside head budgets that follow the scores.
 
 *CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective*, arXiv 2502.03805, with Ada-KV's budgets.
-Stages: as CriticalKV · allocate Adaptive(alpha) on the scores of the first stage. Heads are really of different lengths.
+Stages: as CriticalKV, with TwoStages(safe=alpha) · allocate Adaptive(alpha) on the scores of the first stage. What a head is
+sure of goes by attention, as kvpress has it. Heads are really of different lengths.
 
 BibTeX:
     @misc{feng2025criticaladakv, title={CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective},
@@ -24,4 +25,5 @@ def critical_adakv(
     pool: Function = AvgPool(5), first: float = 0.5, eps: float = 1e-4, alpha: float = 0.2
 ) -> Policy:  # fmt: skip
     """CriticalKV with a layer's slots shared out to its heads by attention; every head is sure of alpha · budget."""
-    return criticalkv(budget, window, pool, first, eps).replace(allocate=Adaptive(alpha=alpha))
+    policy = criticalkv(budget, window, pool, first, eps)
+    return policy.replace(allocate=Adaptive(alpha=alpha), select=policy.select.replace(safe=alpha))

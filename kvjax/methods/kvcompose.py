@@ -1,7 +1,7 @@
 """KVCompose: each head keeps its own best tokens, as many as its layer wins with composites of all heads.
 
 *KVCompose: Efficient Structured KV Cache Compression with Composite Tokens*, arXiv 2509.05165.
-Stages: score WithHeadsMean(Reconstruction) · allocate Composites(lower), or AcrossModel · select TopK · after the prompt.
+Stages: score WithHeadsMean(Reconstruction) · allocate Composites(lower), or AcrossModel(lower) · select TopK · after the prompt.
 The prompt is read a second time on top of itself: `pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids), policy)`, then compress.
 Both must fit the model's context.
 Differs: every layer keeps a slot a head at least; the k-th slots of a layer's heads, one composite, lie in the heads' own regions.
@@ -34,11 +34,11 @@ def kvcompose(budget: int | float = 0.3, structured: bool = True, lower: int = 1
     Args:
         budget: slots a head keeps on average over the layers, or a share of the prompt.
         structured: False lets every head compete for itself (no composites).
-        lower: tokens that every layer keeps at least.   value_norm: whether scores are weighed by the size of the value.
+        lower: tokens that every layer, or head, keeps at least.   value_norm: whether scores are weighed by the size of the value.
     """
     again = RepeatedContext(name="read_again", chunk=WHOLE, system=0, quoted=0, first=(), further=())
     return Policy(
         score=WithHeadsMean(Reconstruction(repeated=again, heads=GroupMean()), value_norm=value_norm),
-        allocate=Composites(lower=lower) if structured else AcrossModel(),
+        allocate=Composites(lower=lower) if structured else AcrossModel(lower=lower),
         budget=budget,
     )

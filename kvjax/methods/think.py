@@ -3,9 +3,11 @@
 *ThinK: Thinner Key Cache by Query-Driven Pruning*, ICLR 2025, arXiv 2407.21018, section 3.2 and algorithm 1.
 Stages: encode Tiered(recent slots as they are, KeptChannels(ρ) for the rest) · nothing is evicted; any policy that evicts after the
 prompt can take its `encode`.
-A head's channels are ranked by u[c] = mean q_c² · mean k_c², over the last queries and all keys of the prompt; the floor(d ρ) of
-smallest u are left out of every key but the last `recent` and those that follow. Values are whole. One softmax covers both.
-Differs: nothing known. Query heads of a KV head are averaged, as released; kept keys are narrower in memory, not zeroed.
+A head's channels are ranked by u[c] = mean q_c² · mean k_c², over the last queries and all keys of the prompt that are not evicted;
+the floor(d ρ) of smallest u are left out of every key but the last `recent` and those that follow. Values are whole. One softmax
+covers both.
+Differs: query heads of a KV head are averaged, as kvpress does (the release repeats keys and has a mask for each query head); kept
+keys are narrower in memory, not zeroed.
 
 BibTeX:
     @inproceedings{xu2025think, title={{ThinK}: Thinner Key Cache by Query-Driven Pruning}, author={Xu, Yuhui and Jie, Zhanming

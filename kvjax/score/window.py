@@ -15,7 +15,7 @@ from kvjax.view import LayerView
 
 @struct.dataclass
 class WindowAttention(Scorer):
-    """u = heads(pool(mean_w softmax(q k / sqrt(d)))) over the last `window` queries.
+    """u = pool(heads(mean_w softmax(q k / sqrt(d)))) over the last `window` queries.
 
     The softmax runs over all keys, the window's own included, before anything is cut off. Pooling runs over the keys before the
     window, as in the release; slots inside the window score their unpooled mean (they are normally protected).
@@ -23,10 +23,10 @@ class WindowAttention(Scorer):
     Args:
         window: observation window, in queries.
         apart: last tokens that pooling leaves out; None for those of the window.
-        pool: smoothing along the tokens (AvgPool, MaxPool, NoPool).
         heads: reduction to KV heads (GroupMean, GroupMax, AllMean).
+        pool: smoothing of those along the tokens (AvgPool, MaxPool, NoPool).
 
-    Source: SnapKV, arXiv 2404.14469, section 4; the group mean is this library's choice (KV heads are stored once).
+    Source: SnapKV, arXiv 2404.14469, section 4; heads are reduced before they are pooled as in Ada-KV's release.
     """
 
     window: int = struct.field(pytree_node=False, default=32)
@@ -43,5 +43,6 @@ class WindowAttention(Scorer):
         mass = window_scores(q, view.k, pos=view.pos, valid=view.valid, length=evidence.length)
         mean = mass / jnp.minimum(evidence.length, self.window)[:, None, None, None]
         apart = self.window if self.apart is None else self.apart
-        before = before_window(view, evidence.length, apart)[:, :, None]
-        return self.heads(jnp.where(before, self.pool(jnp.where(before, mean, 0.0)), mean))
+        before = before_window(view, evidence.length, apart)
+        u = self.heads(mean)
+        return jnp.where(before, self.pool(jnp.where(before, u, 0.0)), u)

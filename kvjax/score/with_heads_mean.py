@@ -13,10 +13,10 @@ from kvjax.view import LayerView
 
 @struct.dataclass
 class WithHeadsMean(Around):
-    """u_hj + mean_h u_hj, times ‖v_hj‖₂ if asked for; after the prompt, where the slots of all heads are the same tokens.
+    """u_hj + mean_h u_hj; after the prompt, where the slots of all heads are the same tokens.
 
     Args:
-        score_of: the scorer.   value_norm: whether the finished score is multiplied by the size of the value.
+        score_of: the scorer.   value_norm: whether u_hj are its scores times ‖v_hj‖₂.
 
     Source: KVCompose, arXiv 2509.05165, section 3.
     """
@@ -26,5 +26,6 @@ class WithHeadsMean(Around):
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         u = self.score_of.score(view, evidence)
-        u = u + u.mean(1, keepdims=True)
-        return u * jnp.linalg.norm(view.v.astype(jnp.float32), axis=-1) if self.value_norm else u
+        if self.value_norm:
+            u = u * jnp.linalg.norm(view.v.astype(jnp.float32), axis=-1)
+        return u + u.mean(1, keepdims=True)

@@ -14,12 +14,18 @@ from kvjax.types import Mask, Number
 from kvjax.view import LayerView, Ranking
 
 
+def share_of(count: Int32[Array, "l b _"], share: Number) -> Int32[Array, "l b _"]:
+    """int(share · count)."""
+    return jnp.floor(count * share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+
+
 @struct.dataclass
 class TwoStages(Selector):
     """The top int(b · first) by score, then the best of the scorer's second ranking until b slots are full.
 
     Args:
         first: share of a head's budget that goes by score.
+        safe: share of the mean budget of a layer's heads that goes by score in every head, if that is more.
         protects: the selector whose protected tokens lead both stages and count in both.
 
     Source: CriticalKV, arXiv 2502.03805, algorithm 1. Differs: forced slots lead by rank (the release gives them the largest
@@ -28,13 +34,15 @@ class TwoStages(Selector):
 
     reads_second: ClassVar[type | None] = Array
     first: Number = 0.5
+    safe: Number = 0.0
     protects: Selector = TopK()
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         return self.protects.protected(view, budget)
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
-        forced = jnp.floor(budget * self.first * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        mean = budget.sum(-1, keepdims=True) // budget.shape[-1]
+        forced = jnp.maximum(share_of(budget, self.first), jnp.minimum(share_of(mean, self.safe), budget))
         leads = select_top(keys(ranking), forced)
         rest = keys(ranking.replace(scores=ranking.second))
         return select_top(jnp.where(leads, jnp.uint32(0xFFFFFFFF), rest), jnp.maximum(budget, 1))

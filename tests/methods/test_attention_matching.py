@@ -103,6 +103,16 @@ def test_the_authors_pursuit(golden, name, fields):
     np.testing.assert_allclose(values, data[f"{name}_C2"][np.argsort(best)], atol=2e-4)
 
 
+def test_a_pursuit_may_weigh_a_key_by_more_than_e_cubed():
+    """31 equal keys of which one stays: it weighs 31, as released; the box of the other selection ends at 20.1."""
+    need, view, _ = of_head(np.ones((4, 2)), np.zeros((31, 2)), np.ones((31, 2)))
+    chosen, pursued = (kvjax.methods.attention_matching(queries=need, pursuit=n).merge for n in (0, 4))
+    fields = ("low", "high", "steps", "queries")
+    for merge, beta in ((chosen, 3.0), (pursued, np.log(31))):
+        got, _ = fitted(view, [5], **{name: getattr(merge, name) for name in fields})
+        np.testing.assert_allclose(got, beta, rtol=1e-5)
+
+
 def test_projected_steps(golden):
     data, need, view, _ = golden
     seen, index = am.look(data["queries"], data["K"]), np.sort(data["hak_rms_idx"])

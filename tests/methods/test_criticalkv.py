@@ -28,6 +28,16 @@ def test_a5_two_stages():
         assert np.flatnonzero(stays[0, 0, 0]).tolist() == kept
 
 
+def test_what_a_head_is_sure_of_goes_by_score():
+    """The example of the reference: (u + eps) w would give the second slot of the first head to token 2."""
+    u, second = np.array([0.05, 0.04, 0.01, 0.01]), np.array([0.05, 0.04, 0.09, 0.01])
+    both = ranked(u, second)
+    wide = both.replace(**{f: getattr(both, f).repeat(2, 2) for f in ("scores", "protected", "valid", "pos", "second")})
+    for safe, kept in [(0.0, [0, 2]), (0.5, [0, 1])]:
+        stays = TwoStages(safe=safe)(wide, jnp.array([[[2, 6]]]))
+        assert np.flatnonzero(stays[0, 0, 0]).tolist() == kept
+
+
 def test_a5_projected_norm():
     w_o = jnp.array([[[[1, 0], [0, -1]], [[2, 1], [-1, 0]]]], jnp.float32)  # [h, g, d, e]
     assert projected_value_norm(jnp.array([[[[1.0, 2.0]]]]), w_o.transpose(3, 0, 1, 2))[0, 0, 0] == 2

@@ -63,12 +63,13 @@ def test_prompts(lm, n, value_norm):
             assert_array_equal(got, positions)
 
 
-def test_heads_for_themselves(lm, prompt):
-    policy = kvjax.methods.kvcompose(budget=20, structured=False)
+@pytest.mark.parametrize("lower", [1, 9, 20])
+def test_heads_for_themselves(lm, prompt, lower):
+    policy = kvjax.methods.kvcompose(budget=20, structured=False, lower=lower)
     pre = kvjax.second_pass(lm, kvjax.prefill(lm, prompt, needs=policy), policy)
     u = np.asarray(kvjax.score_prompt(pre, policy).rows[0].scores)[:, 0, :, :90]
-    want = kvcompose.unstructured(u, 20 * 6)
-    assert want.min() >= 1
+    want = kvcompose.unstructured(u, 20 * 6, lower=lower)
+    assert want.min() >= lower
     assert_array_equal(kvjax.compress(pre, policy).lengths[:, 0], want)
 
 

@@ -74,15 +74,22 @@ def test_real_bytes_are_freed(lm):
     assert cache.nbytes == sum(x.addressable_shards[0].data.nbytes for x in leaves)
 
 
-def test_after_an_eviction(lm, pre):
-    """Ragged heads, each with its newest slots whole."""
+def test_after_an_eviction(lm):
+    """Ragged heads, each with its newest slots whole; channels are judged by the keys that stay, as the release does."""
     policy = policy_of("adakv").replace(encode=method().encode)
+    pre = kvjax.prefill(lm, ids_of(90), needs=policy)
     cache, plain = kvjax.compress(pre, policy), kvjax.compress(pre, policy_of("adakv"))
     np.testing.assert_array_equal(cache.lengths, plain.lengths)
     assert (np.asarray(cache.parts[0].length) == np.minimum(plain.lengths, 16)).all()
     for layer in range(3):
         for mine, theirs in zip(cache.kept(layer)[0], plain.kept(layer)[0], strict=True):
             np.testing.assert_array_equal(mine, theirs)
+    row = pre.rows[0]
+    for layer, h in np.ndindex(3, 2):
+        k, q = np.asarray(row.k[layer])[0, h], np.asarray(row.evidence[layer].window_queries(16))[0, h]
+        stays = np.asarray(plain.kept(layer)[0][h])
+        assert len(stays) < 90
+        np.testing.assert_array_equal(cache.parts[1].fitted[0][layer, 0, h], think.kept(think.worth(q, k[stays]), 0.4))
     out = kvjax.decode(lm, cache, policy, max_new_tokens=4, **HOW)
     assert np.isfinite(out.logits).all()
 

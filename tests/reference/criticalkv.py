@@ -70,10 +70,11 @@ def critical_adaptive(
     eps: float = 1e-4,
     protected: Bool[np.ndarray, "n"] | None = None,
 ) -> list[Int[np.ndarray, "k"]]:
-    """The same with head budgets b_g from `adaptive` on u and int(b_g first) entries in the first stage."""
+    """The same with head budgets b_g from `adaptive` on u; int(b_g first) in the first stage, at least int(budget alpha)."""
     kept = []
     for h, slots in enumerate(adaptive(u, budget, alpha=alpha, protected=protected)):
-        order = critical_ranking(u[h], w[h], int(slots * first), eps=eps, protected=protected)
+        by_score = max(int(slots * first), min(int(budget * alpha), slots))
+        order = critical_ranking(u[h], w[h], by_score, eps=eps, protected=protected)
         kept.append(np.sort(order[:slots]))
     return kept
 

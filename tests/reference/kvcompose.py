@@ -4,7 +4,7 @@ Readings of what the sources leave open:
 - A head's score is the group mean of the per-query-head maxima, plus the mean of those over the layer's KV heads.
 - Layer 0's composites are the elementwise maximum over layers, itself included.
 - Pairs (layer, rank) tie to the lower layer, then to the lower rank. `lower` ranks of every layer lead the competition.
-- Times ||v|| is applied to the finished score, unstructured counts are per head over (layer, head, position).
+- Scores are times ||v|| before the heads' mean is added; unstructured counts are per head over (layer, head, position).
 """
 
 import numpy as np
@@ -20,8 +20,8 @@ def own_scores(rows: Float[np.ndarray, "h g m n"]) -> Float[np.ndarray, "h n"]:
 
 def shared(own: Float[np.ndarray, "*l h n"], *, value_norm: Float[np.ndarray, "*l h n"] | None = None) -> np.ndarray:
     """u [*l, h, n]: each head's score plus the mean over the layer's KV heads."""
-    u = own + own.mean(axis=-2, keepdims=True)
-    return u if value_norm is None else u * value_norm
+    own = own if value_norm is None else own * value_norm
+    return own + own.mean(axis=-2, keepdims=True)
 
 
 def composites(u: Float[np.ndarray, "l h n"]) -> Float[np.ndarray, "l n"]:
@@ -45,7 +45,8 @@ def kept(u: Float[np.ndarray, "l h n"], total: int, *, lower: int = 0) -> list[l
     return [[top_k(row, count) for row in layer] for layer, count in zip(u, counts, strict=True)]
 
 
-def unstructured(u: Float[np.ndarray, "l h n"], total: int) -> Int[np.ndarray, "l h"]:
-    """How many of the `total` best (layer, head, position) lie in each head; ties to the first."""
-    chosen = np.argsort(-u.ravel(), kind="stable")[:total]
+def unstructured(u: Float[np.ndarray, "l h n"], total: int, *, lower: int = 0) -> Int[np.ndarray, "l h"]:
+    """How many of the `total` best (layer, head, position) lie in each head, whose `lower` best lead; ties to the first."""
+    rank = np.argsort(np.argsort(-u, axis=-1, kind="stable"), axis=-1)
+    chosen = np.argsort(-(u + np.where(rank < lower, 1e9, 0.0)).ravel(), kind="stable")[:total]
     return np.bincount(chosen // u.shape[2], minlength=u.shape[0] * u.shape[1]).reshape(u.shape[:2])

@@ -40,6 +40,15 @@ def test_a5_adaptive():
     assert [list(j) for j in kept] == [[0, 1], [0, 1, 2, 4]]
 
 
+def test_what_a_head_is_sure_of_goes_by_score():
+    """kvpress: the safeguard leads both stages, so a head of two slots does not give its second to a large value."""
+    u = np.array([[0.05, 0.04, 0.01, 0.01, 0.01, 0.01], [0.3, 0.25, 0.2, 0.15, 0.1, 0.08]])
+    w = np.ones((2, 6))
+    w[0, 2] = 9
+    kept = critical_adaptive(u, w, 4, alpha=0.5)
+    assert [list(j) for j in kept] == [[0, 1], [0, 1, 2, 3, 4, 5]]
+
+
 def test_equal_weights_and_no_epsilon_leave_the_base():
     u = np.random.default_rng(0).random((3, 40))
     kept = critical(u, np.ones_like(u), 17, 8, eps=0.0)

@@ -29,6 +29,12 @@ def test_scores_of_a_second_pass():
     assert_allclose(shared(own, value_norm=np.full((2, 4), 3.0)), 3 * shared(own))
 
 
+def test_sizes_of_values_weigh_before_heads_are_averaged():
+    """As kvpress: the other way about the first head would keep its first token."""
+    u = shared(np.array([[0.8, 0.1], [0.0, 0.6]]), value_norm=np.array([[1.0, 1.0], [1.0, 4.0]]))
+    assert_allclose(u, [[1.2, 1.35], [0.4, 3.65]])
+
+
 def test_the_first_layer_competes_with_the_best_of_all():
     c = composites(np.array([[[0.1, 0.2]], [[0.5, 0.0]]]))
     assert_allclose(c, [[0.5, 0.1], [0.5, 0.0]])
@@ -55,3 +61,4 @@ def test_unstructured_counts():
     counts = unstructured(shared(OWN), 5)
     assert counts.tolist() == [[2, 2], [0, 1]]
     assert counts.sum() == 5
+    assert unstructured(shared(OWN), 5, lower=1).tolist() == [[2, 1], [1, 1]]

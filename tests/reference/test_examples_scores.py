@@ -58,6 +58,14 @@ def test_e8_snapkv(pool, kept):
     assert list(top_k(np.append(scores, [0, 0]), 5, sinks_and_recent(8, recent=2))) == kept
 
 
+def test_heads_are_reduced_before_a_maximum_is_taken():
+    """As in Ada-KV's release: a spike of one query head counts half all around it."""
+    rows = np.zeros((1, 2, 1, 16))
+    rows[0, 0, 0, [1, 11]], rows[0, 1, 0, [5, 11]] = [0.9, 0.5], [0.9, 0.5]
+    scores = scores_of_rows(rows, window=2, pool=max_pool, size=7)[0]
+    assert_allclose(scores, [0.45] * 8 + [0.5] * 6)
+
+
 @pytest.mark.parametrize(
     "covariance, expected, order",
     [

@@ -1,7 +1,7 @@
 """ThinK (arXiv 2407.21018): key channels that the last queries hardly use are left out, but for the newest keys.
 
-u[c] = mean of q_c² over the last queries (and the group) times the mean of k_c² over all keys; the floor(d ρ) of smallest u go.
-Equal ones: the higher channel goes first. Logits keep their 1 / sqrt(d).
+u[c] = mean of q_c² over the last queries (and the group) times the mean of k_c² over all keys that are not evicted;
+the floor(d ρ) of smallest u go. Equal ones: the higher channel goes first. Logits keep their 1 / sqrt(d).
 """
 
 import numpy as np

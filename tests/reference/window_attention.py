@@ -19,7 +19,7 @@ def window_attention(
     size: int = 5,
     reduce: Callable = group_mean,
 ) -> Float[np.ndarray, "h m"]:
-    """u = reduce(pool(mean_w softmax(q k / sqrt(d))[..., : n - window])), for the n - window older positions.
+    """u = pool(reduce(mean_w softmax(q k / sqrt(d))[..., : n - window])), for the n - window older positions.
 
     The softmax runs over all n keys with the causal corner and the window's own columns are cut off afterwards, so the
     rows that are averaged do not sum to 1. The window itself has no score: it is protected. `q` holds the last
@@ -37,6 +37,6 @@ def scores_of_rows(
     size: int = 5,
     reduce: Callable = group_mean,
 ) -> Float[np.ndarray, "h m"]:
-    """The same from given probabilities: mean over rows, pool, reduce the heads, without the last `window` columns."""
+    """The same from given probabilities: mean over rows, reduce the heads, pool, without the last `window` columns."""
     older = rows[..., : rows.shape[-1] - window].mean(axis=2)
-    return reduce(pool(older, size))
+    return pool(reduce(older), size)
