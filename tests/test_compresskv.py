@@ -1,5 +1,7 @@
 """CompressKV against its NumPy transcription: what is kept, how much, what decoding gives; masked heads."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -242,6 +244,14 @@ def test_the_method_is_its_stages(pre):
     assert policy == compresskv(budget=40, artefact=artefact_of(), heads=2, floor=12)
     assert policy != compresskv(budget=40, artefact=artefact_of(), heads=3, floor=12)
     assert policy != compresskv(budget=40, artefact=artefact_of(weights=WEIGHTS[::-1].copy()), heads=2, floor=12)
+
+
+def test_heads_are_as_many_as_layer_errors_were_measured_with():
+    found = artefact_of()
+    for found_with, heads in (({"heads": 1}, 1), ({"heads": 3}, 3), ({}, 4)):
+        policy = compresskv(budget=40, artefact=replace(found, settings=found_with), floor=12)
+        assert policy.score.heads.shape == (3, heads)
+    assert compresskv(artefact="smollm2-135m").score.heads.shape == (30, 1)
 
 
 def test_the_paper_s_repair_and_more_heads_than_there_are(pre):

@@ -37,7 +37,7 @@ def _quarter(setting: Setting) -> Builds:
     eight_bits = Stored(keys=Affine(bits=8, group=setting.head_dim), placement=OnHost())
     return {
         "hcattention with keys in 8 bits": lambda: methods.hcattention(artefact=None).replace(encode=eight_bits),
-        "infinigen": lambda: methods.infinigen(artefact=setting.artefact("infinigen"), part=0.41),
+        "infinigen": lambda: methods.infinigen(artefact=setting.artefact("infinigen"), part=0.395),
         "omnikv": lambda: methods.omnikv(tokens=READ, filters=_filters(setting, 0.25), waiting=0),
         "shadowkv": lambda: methods.shadowkv(rank=setting.heads * setting.head_dim // 4, tokens=READ, outliers=0),
         "fasa": partial(_fasa, setting, 7 / 32),
@@ -49,7 +49,7 @@ def _eighth(setting: Setting) -> Builds:
     methods = kvjax.methods
     return {
         "hcattention": lambda: methods.hcattention(artefact=setting.artefact("hcattention")),
-        "infinigen": lambda: methods.infinigen(artefact=setting.artefact("infinigen"), part=0.17),
+        "infinigen": lambda: methods.infinigen(artefact=setting.artefact("infinigen"), part=0.125),
         "omnikv": lambda: methods.omnikv(tokens=READ, filters=_filters(setting, 0.125), waiting=0),
         "shadowkv": lambda: methods.shadowkv(rank=24, tokens=READ, chunk=32, outliers=0, local=1),
         "fasa": partial(_fasa, setting, 3 / 32),

@@ -21,17 +21,21 @@ from kvjax.score import AvgPool, RetrievalHeads
 from kvjax.select import TopK
 from kvjax.types import Function
 
+#: Of the 32 query heads of a layer.
+PAPER_HEADS = 4
+
 
 def compresskv(
-    budget: int | float = 256, artefact: object = "smollm2-135m", heads: int = 4, window: int = 8, pool: Function = AvgPool(5),
-    *, repair: Function = RoundRobin(), floor: int = 32,
+    budget: int | float = 256, artefact: object = "smollm2-135m", heads: int | None = None, window: int = 8,
+    pool: Function = AvgPool(5), *, repair: Function = RoundRobin(), floor: int = 32,
 ) -> Policy:  # fmt: skip
     """Keep the window and what each layer's `heads` best retrieval heads attend to from it, the same tokens for all KV heads.
 
     Args:
         budget: mean slots per KV head, or a share of the prompt.
         artefact: an Artefact, the path of one, or the name of a built-in one; of the model that will be prefilled.
-        heads: query heads a layer selects by (all of them where it has fewer).
+        heads: query heads a layer selects by (all of them where it has fewer); None: as many as the artefact's layer errors were
+            measured with, an eighth of a layer's unless it was asked otherwise, or the paper's 4 where it does not say.
         window: last queries of the prompt that look, and tokens that always stay.   pool: smoothing along the tokens.
         repair: RoundRobin() or ArgMax(), how rounded budgets reach their total.
         floor: slots every layer is sure of; more than the window.
@@ -39,11 +43,12 @@ def compresskv(
     Raises:
         ValueError: no heads, or a floor that the window fills.
     """
+    found = resolve(artefact, "compresskv")
+    heads = found.settings.get("heads", PAPER_HEADS) if heads is None else heads
     if heads < 1:
         raise ValueError(f"compresskv selects by at least 1 head a layer; got heads={heads}")
     if floor <= window:
         raise ValueError(f"a layer's floor of {floor} slots leaves nothing beside the window of {window}: raise floor above it")
-    found = resolve(artefact, "compresskv")
     chosen = found.tables["srh"][:, :heads]
     return Policy(
         score=RetrievalHeads(chosen, window=window, pool=pool, origin=f"{found.origin}, best {chosen.shape[1]}"),

@@ -3,6 +3,8 @@
 *FINCH: Prompt-guided Key-Value Cache Compression*, arXiv 2408.00167.
 Stages: score LevelledWindow(window) · select TopK(recent=window), or EachChunk(chunk, share) · keys re-rotated · after the prompt.
 The delimiter between context and question is no token of the prompt; the window is the question's length.
+Differs: a prompt is read whole and cut afterwards, as kvpress does it; the release reads segment after segment, the question each
+time, over what is left of those before, makes one choice for all heads, and keeps the question beside the budget, not inside.
 
 BibTeX:
     @misc{corallo2024finch, title={FINCH: Prompt-guided Key-Value Cache Compression},

@@ -1,10 +1,11 @@
 """InfiniGen: keys and values in host memory; what a layer will look at is guessed from the input of the layer before, and fetched.
 
 *InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache Management*, OSDI 2024, arXiv 2406.19707.
-Stages: retrieve Speculated(skew, part, alpha, cap, home) · nothing is evicted.
+Stages: retrieve Speculated(skew, part, alpha, cap, skip_layers, home) · nothing is evicted.
 A few columns of the prompt's keys stay on the device for the guess. The skew is calibrated once a model, by
 `kvjax calibrate infinigen`.
-Differs: a KV head of several query heads takes their maximum; the first layer's slots and what was generated are on the device, and
+Differs: a KV head of several query heads takes their maximum; columns are those of the queries, as in the release that is
+timed (the one whose accuracy is told, with alpha = 5 for Llama, joins those of the keys); what was generated is on the device, and
 always read; the host's pool has no limit.
 
 BibTeX:
@@ -29,7 +30,7 @@ from kvjax.retrieve import Speculated
 
 def infinigen(
     skew: np.ndarray | None = None, part: float = 0.2, alpha: float = 5.0, cap: int | float = 0.2, home: OnDevice = OnHost(),
-    origin: str = "", *, artefact: ArtefactLike | None = None,
+    origin: str = "", *, artefact: ArtefactLike | None = None, skip_layers: int = 2,
 ) -> Policy:  # fmt: skip
     """Keep everything on the host, fetch what a layer is expected to look at.
 
@@ -42,6 +43,7 @@ def infinigen(
         origin: which model and text the skew came from; made from its numbers where none is given.
         artefact: in place of `skew`: an Artefact, the path of one, or the name of a built-in one; of the model that will be
             prefilled.
+        skip_layers: first layers that read everything.
 
     Raises:
         FileNotFoundError, ValueError: no artefact there, or one that is not InfiniGen's; a skew beside an artefact.
@@ -53,4 +55,5 @@ def infinigen(
         skew, origin = found.tables["skew"], found.origin
     if skew is not None:
         origin = origin or origin_of(skew)
-    return Policy(retrieve=Speculated(skew=skew, part=part, alpha=alpha, cap=cap, home=home, origin=origin))
+    guess = Speculated(skew=skew, part=part, alpha=alpha, cap=cap, skip_layers=skip_layers, home=home, origin=origin)
+    return Policy(retrieve=guess)

@@ -3,8 +3,10 @@
 *InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient Context Memory*, arXiv 2402.04617, section 3.
 Stages: attention FarBlockAttention(sizes) while the prompt is read · encode Stored(positions=Clamped(local)) · retrieve
 FarBlocks(sizes) · nothing is evicted. No key stands farther from a query than `local`.
-Differs: representatives are a query head's own, as in the release; decoded tokens are read one by one and fill no blocks; there is
-no cache of fetched blocks on the device: give `placement=OnHost()` to keep values in host memory.
+Differs: representatives are a query head's own, as in the release; decoded tokens are read one by one and fill no blocks; far
+keys stand `local` from a query (in the release one less, the last place inside the window); the last token of a prompt shares its
+chunk's blocks (the release reads it by itself, so it chooses its own); there is no cache of fetched blocks on the device: give
+`placement=OnHost()` to keep values in host memory.
 
 BibTeX:
     @inproceedings{xiao2024infllm,

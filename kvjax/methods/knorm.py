@@ -2,6 +2,8 @@
 
 *A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression*, arXiv 2406.11430.
 Stages: score KeyNorm · after the prompt. Equal tokens tie in the first layer, where rotation does not change a norm.
+Differs: all layers are cut; the release's examples leave the first, or the first two, whole:
+`.replace(allocate=kvjax.allocate.WholeLayers(layers=(0, 1)))`. Shares of a prompt are rounded down, there up.
 
 BibTeX:
     @misc{devoto2024knorm, title={A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression},

@@ -4,7 +4,8 @@
 Stages: score Reconstruction(RepeatedContext) · allocate AcrossModel, or Uniform · select TopK(sinks=system) · after the prompt.
 The prompt is read a second time: `pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids), policy)`, then compress.
 Differs: the first `system` tokens stay and count inside the budget, which is kept exactly with at least a slot a head (the release
-keeps what lies strictly above a threshold, one pair less, and may leave a head without context); the wording of the request.
+keeps what lies strictly above a threshold, one pair less, and may leave a head without context); the wording of the request;
+nothing stands between it and what is read again (the release puts the chat template's answer header there).
 Heads told apart once and for all, from prompts that are there beforehand: `head_pattern`, for `kvjax.methods.duo_attention`.
 
 BibTeX:

@@ -4,7 +4,8 @@
 Stages: score LookOnce(window) · select TopK, or AtLeast(tau) · retrieve TwoLevels(large, small, parts, alpha, share) · after the
 prompt.
 Differs: a budget replaces the threshold unless `tau` is given, which is specific to a data set; at most `window` queries look; the
-query heads of a KV head read one list, by the mean of their bounds; sharing between layers, which the release lacks, is off.
+query heads of a KV head read one list, by the mean of their bounds; generated tokens are always
+read (in the release they join clusters); sharing between layers, which the release lacks, is off.
 
 BibTeX:
     @inproceedings{zeng2025mpcache, title={MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM Inference},

@@ -133,11 +133,12 @@ class Speculated(Retriever):
         part: |C| / d, the columns of largest Σ|q A| of the prompt.
         alpha: α, in logits as softmax takes them.
         cap: most tokens fetched for a KV head, an int, or the share of the prompt as a float in (0, 1].
+        skip_layers: first layers that read everything, at least 1: the large channels that make a good guess come up in layer 0.
         home: of the prompt's keys and values: OnHost(), ByCallback() or OnDevice().
         origin: which model and text the skew came from.
 
-    The first layer and those with a sliding window keep everything in the pool. Needs the whole prompt: nothing may be evicted.
-    Raises: ValueError for a skew of another model, a part out of range, a budget that evicts.
+    The first layers and those with a sliding window keep everything in the pool. Needs the whole prompt: nothing may be evicted.
+    Raises: ValueError for a skew of another model, a part out of range, no first layer, a budget that evicts.
     Source: InfiniGen, arXiv 2406.19707, section 4. Differs: KV heads of several query heads take the maximum over them; what was
     generated stays on the device and is always read.
     """
@@ -150,6 +151,7 @@ class Speculated(Retriever):
     part: float = struct.field(pytree_node=False, default=0.2)
     alpha: Number = 4.0
     cap: Number = 0.2
+    skip_layers: int = struct.field(pytree_node=False, default=2)
     home: OnDevice = OnHost()
     origin: str = struct.field(pytree_node=False, default="")
 
@@ -157,6 +159,8 @@ class Speculated(Retriever):
         check_budget(self.cap)
         if not 0 < self.part <= 1:
             raise ValueError(f"part is a share of a head's columns, in (0, 1]; got {self.part}")
+        if self.skip_layers < 1:
+            raise ValueError(f"no layer comes before the first to guess for it: skip_layers is at least 1; got {self.skip_layers}")
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -175,7 +179,7 @@ class Speculated(Retriever):
             raise ValueError(f"Speculated fetches of a whole prompt: leave the budget at 1.0; got {mean_budget} of {length} tokens")
 
     def away(self, rows: list, decided: list, model: Decoder) -> list[Bool[Array, "l 1 h _"]]:
-        some = jnp.array([i > 0 and window is None for i, window in enumerate(model.windows)])
+        some = jnp.array([i >= self.skip_layers and window is None for i, window in enumerate(model.windows)])
         return [d.keep & some[:, None, None, None] for d in decided]
 
     def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> SpeculatedState:

@@ -98,8 +98,8 @@ def worth(q: Float[Array, "b h g d"], bounds: Bounds) -> Float32[Array, "b h p"]
 
 
 def share_of(part: Number, n: Int32[Array, "b h"]) -> Int32[Array, "b h"]:
-    """int(part · n), at least 1."""
-    return jnp.maximum(jnp.floor(part * n * (1 + 1e-6) + 1e-6).astype(jnp.int32), 1)
+    """int(part · n)."""
+    return jnp.floor(part * n * (1 + 1e-6) + 1e-6).astype(jnp.int32)
 
 
 def chosen_clusters(
@@ -111,23 +111,23 @@ def chosen_clusters(
 ) -> Bool[Array, "b h p"]:
     """The best share of large clusters, and of the small ones in them the best share of all small ones.
 
-    The first of either kind is in, and so is a last large cluster that holds fewer than `per` small ones.
+    Beside them the first of either kind, and a last large cluster that holds fewer than `per` small ones.
     """
     many = -(-full // per)
     at, held = jnp.arange(large.shape[-1]), many[..., None]
     forced = (at == 0) | ((at == held - 1) & (full % per != 0)[..., None])
-    survive = best(jnp.where(forced, jnp.inf, large), at < held, share_of(parts[0], many))
+    survive = best(large, at < held, share_of(parts[0], many)) | forced & (at < held)
     at = jnp.arange(small.shape[-1])
     inside = jnp.repeat(survive, per, axis=-1)[..., : small.shape[-1]] & (at < full[..., None])
-    return best(jnp.where(at == 0, jnp.inf, small), inside, share_of(parts[1], full))
+    return best(small, inside, share_of(parts[1], full)) | (at == 0) & inside
 
 
 @struct.dataclass
 class TwoLevels(Retriever):
     """Attention over the small clusters of largest u = q · (α r_max + (1 - α) r_min) within the large clusters of largest u.
 
-    Clusters are consecutive slots of what compress left of the prompt. Slots behind the last whole small cluster and tokens that
-    came after the prompt are always read, as is the first cluster.
+    Clusters are consecutive slots of what compress left of the prompt. The first cluster, slots behind the last whole small one and
+    tokens that came after the prompt are always read, beside the shares.
 
     Args:
         large, small: slots of a cluster at either level.   parts: shares of all clusters that are kept at either level.
@@ -137,7 +137,8 @@ class TwoLevels(Retriever):
     What layers share are numbers of clusters, among the slots that each of them holds; a layer with fewer reads what it has.
     The query heads of a KV head read one list, by the mean of their u. Nothing is evicted while decoding.
     Raises: ValueError for sizes that do not fit each other, a coded pool, shared choices among layers with sliding windows.
-    Source: MPCache, arXiv 2501.06807. Differs: bounds are stored mixed, half as many numbers.
+    Source: MPCache, arXiv 2501.06807. Differs: bounds are stored mixed, half as many numbers; the release also clusters what is
+    generated.
     """
 
     stepwise: ClassVar[bool] = True
@@ -171,7 +172,7 @@ class TwoLevels(Retriever):
 
         bounds = [of_layer(i) if i % self.share == 0 else ((), ()) for i in range(len(full))]
         large, small = zip(*bounds, strict=True)
-        most = min(size_class(int(float(self.parts[1]) * full.max() * (1 + 1e-6) + 1)), clusters)
+        most = min(size_class(int(float(self.parts[1]) * full.max() * (1 + 1e-6)) + 1), clusters)
         return ClusterState(large=large, small=small, full=jnp.asarray(full), most=most, size=self.small, per=per)
 
     def begin(self, cache: Cache) -> PyTree:

@@ -70,10 +70,10 @@ def test_a_calibrated_skew_changes_no_product_and_gathers_weight(lm, turn, promp
                 np.testing.assert_allclose(made.keys[0, h, :90], seen.k[h] @ np.asarray(matrix[h])[:, chosen], atol=1e-5)
 
 
-@pytest.mark.parametrize("skewed", [True, False])
-def test_steps_are_the_transcriptions(lm, prompt, turn, skewed):
-    """The guess comes from the layer before and the projection of this one, written out."""
-    chosen = policy(skew=turn if skewed else None)
+@pytest.mark.parametrize(("skewed", "whole"), [(True, 1), (False, 1), (True, 2)])
+def test_steps_are_the_transcriptions(lm, prompt, turn, skewed, whole):
+    """The guess comes from the layer before and the projection of this one, written out; the first `whole` read everything."""
+    chosen = policy(skew=turn if skewed else None, **({"skip_layers": 1} if whole == 1 else {}))
     pre, n, seen = kvjax.prefill(lm, prompt, needs=chosen), len(prompt), layers_of(lm, prompt)
     before, rope, counts = {}, lm.decoder.rope, []
 
@@ -85,7 +85,7 @@ def test_steps_are_the_transcriptions(lm, prompt, turn, skewed):
     def rule(layer, inputs, k, v):
         q, everything = np.asarray(inputs.q, np.float64)[0, :, :, 0], np.arange(k.shape[1])
         x, before["x"] = before.get("x"), np.asarray(inputs.x, np.float64)[0, 0]
-        if layer == 0:
+        if layer < whole:
             return reading.over_lists(q, k, v, lambda h, g: everything)
         weight = np.asarray(lm.params["layers"][layer]["attention"]["q"]["weight"], np.float64)
         guess = rotated((weight @ x).reshape(2, 2, 16), k.shape[1] - 1)
@@ -126,17 +126,17 @@ def test_rows_are_what_they_are_alone(lm, turn):
 
 
 def test_bytes_are_where_they_are_said_to_be(lm, pre):
-    """int(d·p) columns of the keys stay for the guess; keys and values of all layers but the first are on the host."""
+    """int(d·p) columns of the keys stay for the guess; keys and values of all layers but the first two are on the host."""
     chosen = policy(part=0.2)
     cache = kvjax.compress(pre, chosen)
     state, columns, slot = cache.retrieval, int(16 * 0.2), 2 * 16 * 4
     assert [x.sharding.memory_kind for x in state.away.stores] == ["pinned_host"] * 2
-    assert int(state.away.count.sum()) * state.away.slot_nbytes == 2 * 2 * 90 * slot
-    assert cache.host_nbytes == size_class(2 * 2 * 90) * slot
-    assert [isinstance(x, PartialKeys) for x in state.partial] == [False, True, True]
-    for mine in state.partial[1:]:
+    assert int(state.away.count.sum()) * state.away.slot_nbytes == 2 * 90 * slot
+    assert cache.host_nbytes == size_class(2 * 90) * slot
+    assert [isinstance(x, PartialKeys) for x in state.partial] == [False, False, True]
+    for mine in state.partial[2:]:
         assert mine.keys.nbytes == 2 * 96 * columns * 4 and mine.basis.nbytes == 2 * 16 * columns * 4
-    np.testing.assert_array_equal(cache.lengths[:, 0], [[90] * 2, [0] * 2, [0] * 2])
+    np.testing.assert_array_equal(cache.lengths[:, 0], [[90] * 2, [90] * 2, [0] * 2])
 
 
 def test_a_layers_own_queries_are_those_it_makes_of_its_own_input(lm):
@@ -158,7 +158,8 @@ def test_a_layers_own_queries_are_those_it_makes_of_its_own_input(lm):
 
 
 def test_refusals(lm, pre, turn):
-    for wrong, why in (({"part": 0.0}, "share of a head's columns"), ({"cap": 0}, "at least 1")):
+    refused = ({"part": 0.0}, "share of a head's columns"), ({"cap": 0}, "at least 1"), ({"skip_layers": 0}, "before the first")
+    for wrong, why in refused:
         with pytest.raises(ValueError, match=why):
             policy(**wrong)
     with pytest.raises(ValueError, match="wants a skew"):

@@ -64,8 +64,10 @@ def test_small_clusters_come_from_large_ones_that_survived():
     large = jnp.array([[[0.0, 5.0, 1.0, 0.0]]])  # of seven small clusters: the last large one holds one
     small = jnp.array([[[0.0, 0.5, 1.0, 3.0, 9.0, 9.0, 2.0]]])
     full = jnp.array([[7]])
-    got = chosen_clusters(large, small, full, (0.75, 0.6), 2)  # three of four large ones, four of seven small ones
-    np.testing.assert_array_equal(np.flatnonzero(got[0, 0]), [0, 2, 3, 6])
+    got = chosen_clusters(large, small, full, (0.25, 0.3), 2)  # one of four large ones, two of seven small ones, and the ends
+    np.testing.assert_array_equal(np.flatnonzero(got[0, 0]), [0, 3, 6])
+    least = chosen_clusters(large, small, full, (0.0, 0.0), 2)
+    np.testing.assert_array_equal(np.flatnonzero(least[0, 0]), [0])
     everything = chosen_clusters(large, small, full, (1.0, 1.0), 2)
     assert everything.all()
 

@@ -18,9 +18,8 @@ def bound(q: np.ndarray, cluster: np.ndarray, alpha: float) -> float:
 
 
 def best(u: dict[int, float], many: int, forced: set[int]) -> set[int]:
-    """The forced ones and the largest others, `many` in all; equal ones by lower number."""
-    order = sorted(u, key=lambda c: (c not in forced, -u[c], c))
-    return set(order[:many])
+    """The `many` largest, and the forced ones beside them; equal ones by lower number."""
+    return set(sorted(u, key=lambda c: (-u[c], c))[:many]) | forced
 
 
 def slots_read(
@@ -29,7 +28,7 @@ def slots_read(
     """Small clusters that a group of queries [g, d] reads of the first `prompt` keys [n, d], and all slots it reads."""
     per, full = large // small, prompt // small
     many = -(-full // per)
-    part = lambda share, n: max(1, int(share * n + 1e-6))  # noqa: E731
+    part = lambda share, n: int(share * n + 1e-6)  # noqa: E731
     worth = lambda first, last: np.mean([bound(x, k[first:last], alpha) for x in q])  # noqa: E731
     first = {c: worth(c * large, min((c + 1) * large, full * small)) for c in range(many)}
     survive = best(first, part(parts[0], many), {0} | ({many - 1} if full % per else set()))
