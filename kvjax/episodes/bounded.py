@@ -11,6 +11,8 @@ from kvjax.cache.kv_cache import KVCache, SlotState
 from kvjax.cache.layout import plan_regions
 from kvjax.compress.run import compress
 from kvjax.decode.extend import extend
+from kvjax.evidence import OverPrompt
+from kvjax.evidence.reduce import Max
 from kvjax.policy import Policy
 from kvjax.protocols import LanguageModel
 from kvjax.read import prefill
@@ -22,14 +24,14 @@ _NEVER = 1 << 30
 
 
 def probe_policy(budget: int) -> Policy:
-    """Scores slots by the hardest look, and evicts nothing by itself."""
-    return Policy(score=HighestRow(), when=WhenFull(_NEVER, after_prefill=False), budget=budget)
+    """Scores slots by the hardest look at them among what was held before, and evicts nothing by itself."""
+    return Policy(score=HighestRow(OverPrompt(Max())), when=WhenFull(_NEVER, after_prefill=False), budget=budget)
 
 
 def bounded_prefill(
     lm: LanguageModel, ids: Sequence[int], patch: Sequence[int], budgets: Int[np.ndarray, " l"], *, chunk: int,
     flattened: bool = True,
-) -> KVCache:
+) -> KVCache:  # fmt: skip
     """A cache of Σ budgets · H slots of a text, never of more than a chunk and the patch beyond it.
 
     Args:
@@ -52,8 +54,12 @@ def bounded_prefill(
 
 
 def probed(lm: LanguageModel, cache: KVCache, patch: Sequence[int], policy: Policy) -> KVCache:
-    """The cache with a score for each slot, max over the patch's queries: `cache.state.score`. The patch itself is gone again."""
-    fresh = cache.replace(state=jax.tree.map(jnp.zeros_like, cache.state))
+    """The cache with a score for each slot, `cache.state.score`; the patch itself is gone again.
+
+    u_j = max over query heads and the patch's queries of softmax over the slots held before the patch: no key of the patch takes
+    a share. What is held counts as a prompt, and the patch as what follows it.
+    """
+    fresh = cache.replace(state=jax.tree.map(jnp.zeros_like, cache.state), steps=jnp.zeros_like(cache.steps))
     read = extend(lm, fresh, list(patch), policy).cache
     return read.replace(length=cache.length, position=cache.position, steps=cache.steps, logits=cache.logits)
 
@@ -98,6 +104,4 @@ def cut(cache: KVCache, stays: Bool[np.ndarray, " s"]) -> KVCache:
     for at, old in zip(to.reshape(-1), mine, strict=True):
         index[at : at + len(old)] = old
     pools = jax.tree.map(lambda x: jnp.take(x, jnp.asarray(index), axis=0), cache.pools)
-    return cache.replace(
-        **pools, start=jnp.asarray(to), length=jnp.asarray(counts, jnp.int32), capacity=jnp.asarray(capacity)
-    )
+    return cache.replace(**pools, start=jnp.asarray(to), length=jnp.asarray(counts, jnp.int32), capacity=jnp.asarray(capacity))

@@ -13,6 +13,7 @@ from kvjax.evidence.need import Block, Need, Shape, Tokens
 from kvjax.evidence.numbers import ProjectedValueNorm
 from kvjax.evidence.of_group import OfGroupMax, OfGroupMean
 from kvjax.evidence.of_output import OfOutput, OutputBlock, of_output
+from kvjax.evidence.over_prompt import OverPrompt
 from kvjax.evidence.per_token import HiddenStates, PerToken, RawKeys
 from kvjax.evidence.probed import Probed
 from kvjax.evidence.query_max import QueryMax
@@ -43,8 +44,8 @@ from kvjax.evidence.window_queries import WindowQueries
 __all__ = [
     "AttentionStatistics", "Block", "ChunkAttention", "ColumnSums", "Evidence", "GateAttention", "GateValues", "HiddenStates",
     "LateRows", "LocalMass", "LowRows", "Moments", "NearSum", "Need", "OfGroupMax", "OfGroupMean", "OfOutput", "OutputBlock",
-    "PerToken", "Probed", "ProjectedValueNorm", "ProjectedValueSizes", "QueryMax", "QueryMoments", "QuerySpread", "RawKeys",
-    "RelativeAttention", "ResidualCosine", "STANDARD", "Shape", "SkewedQueries", "Surprisal", "Tempered", "TokenIn", "Tokens",
-    "WindowQueries", "concatenate", "empty", "folded", "merge_moments", "missing", "observe", "of_layer", "of_model", "of_output",
-    "ordered", "restrict", "union",
+    "OverPrompt", "PerToken", "Probed", "ProjectedValueNorm", "ProjectedValueSizes", "QueryMax", "QueryMoments", "QuerySpread",
+    "RawKeys", "RelativeAttention", "ResidualCosine", "STANDARD", "Shape", "SkewedQueries", "Surprisal", "Tempered", "TokenIn",
+    "Tokens", "WindowQueries", "concatenate", "empty", "folded", "merge_moments", "missing", "observe", "of_layer", "of_model",
+    "of_output", "ordered", "restrict", "union",
 ]  # fmt: skip

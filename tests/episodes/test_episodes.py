@@ -10,12 +10,12 @@ from kvjax.cache.layout import resize
 from kvjax.episodes.bounded import bounded_prefill, cut, kept, probe_policy, probed
 from kvjax.episodes.layer_budgets import shares
 from kvjax.episodes.segments import grouped, mean_embedding, medoids, nearest, segments_of, unit
-from kvjax.evidence import AttentionStatistics, Evidence
-from kvjax.evidence.reduce import Max
+from kvjax.evidence import AttentionStatistics, Evidence, OverPrompt
+from kvjax.evidence.reduce import Max, RowsAt
 from kvjax.score import HighestRow
 from kvjax.view import LayerView
 from tests.conftest import ids_of
-from tests.reference.epicache import Bounded
+from tests.reference.epicache import Bounded, highest
 
 TEXT, PATCH, TWO = ids_of(150, 1), ids_of(20, 2), np.array([24, 24, 24])
 
@@ -45,6 +45,17 @@ def test_worked_scores():
     view = LayerView.of_prompt(jnp.array([4]), (1, 1, 4), state=jnp.zeros((1, 1, 4), jnp.float32))
     u = HighestRow().score(view.replace(state=HighestRow().observe(view, evidence)), evidence)
     np.testing.assert_allclose(u[0, 0], [0.6, 0.5, 0.3, 0.8])
+
+
+def test_worked_scores_over_what_was_held_before():
+    """Two slots, then a patch of two queries: rows [2 0 | 5] and [0 1 | 0 0] of logits."""
+    z = jnp.array([[2.0, 0.0, 5.0, -jnp.inf], [0.0, 1.0, 0.0, 0.0]])
+    where = RowsAt(keys=jnp.arange(4)[None, None], steps=jnp.array([[1, 2]]), prompt=jnp.array([2]))
+    rows, at = jax.nn.softmax(z)[None, None, None], jnp.array([[2, 3]])
+    u = OverPrompt(Max()).of_rows_at(rows, at, rows > 0, where)
+    np.testing.assert_allclose(u[0, 0, 0], [0.881, 0.731, 0, 0], atol=5e-4)
+    alone = OverPrompt(Max()).of_rows_at(jnp.zeros_like(rows), at, rows > 0, where)
+    np.testing.assert_array_equal(alone, jnp.zeros((1, 1, 1, 4)))
 
 
 def test_worked_budgets_sum_to_the_total():
@@ -102,6 +113,19 @@ def test_a_cache_is_the_transcriptions(lm):
             np.testing.assert_array_equal(cache.pos[start : start + length], pos)
             np.testing.assert_allclose(cache.k[start : start + length], k, atol=1e-4)
             np.testing.assert_allclose(cache.v[start : start + length], v, atol=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [1, 20, 530])
+def test_a_probe_scores_what_was_held_before(lm, tokens):
+    """Also of a patch that is read in two blocks: the second does not count the first among what was held."""
+    policy, patch = probe_policy(40), ids_of(tokens, 3)
+    cache = kvjax.compress(kvjax.prefill(lm, TEXT[:64], needs=policy), policy)
+    scored, want = probed(lm, cache, patch, policy), slow(lm, 48)
+    want.read(TEXT[:64])
+    for layer, heads in enumerate(want.read(patch, keep=False)):
+        for h, rows in enumerate(heads):
+            start = int(scored.start[layer, 0, h])
+            np.testing.assert_allclose(scored.state.score[start : start + 64], highest(rows), atol=1e-5)
 
 
 def test_a_text_within_its_budget_is_read_exactly(lm, pre, prompt):

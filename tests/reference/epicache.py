@@ -5,6 +5,11 @@ import numpy as np
 from tests.reference.softmax import softmax
 
 
+def of_past(z: np.ndarray) -> np.ndarray:
+    """Softmax over the keys held before a patch; logits [g t n] of the patch's queries on them alone."""
+    return softmax(z) if z.shape[-1] else z
+
+
 def highest(rows: np.ndarray) -> np.ndarray:
     """u[j] = max over query heads and queries; rows [g t n]."""
     return rows.max((0, 1))
@@ -33,7 +38,7 @@ class Bounded:
         self.position = 0
 
     def read(self, tokens, *, keep=True):
-        """Tokens behind what is held; [layer][head] attention rows [g t n] on what was held before. `layer(x, at, attend)`."""
+        """Tokens behind what is held; [layer][head] rows [g t n] over what was held before. `layer(x, at, attend)`."""
         x, at, looks, held = self.embed(tokens), self.position + np.arange(len(tokens)), [], [list(row) for row in self.held]
         for index, layer in enumerate(self.layers):
             looks.append([])
@@ -46,7 +51,7 @@ class Bounded:
                     held[index][h] = keys, values, pos
                     z = q[h] @ keys.T / np.sqrt(q.shape[-1])
                     p = softmax(np.where(pos <= at[:, None], z, -np.inf))
-                    looks[index].append(p[..., : len(old_pos)])
+                    looks[index].append(of_past(z[..., : len(old_pos)]))
                     outs.append(p @ values)
                 return np.stack(outs)
 
