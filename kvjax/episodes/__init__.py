@@ -3,7 +3,7 @@
 *EpiCache: Episodic KV Cache Management for Long Conversational Question Answering*, arXiv 2509.17396. `build` cuts the conversation
 into segments, clusters them, and reads it once for every episode, chunk by chunk, in at most budget + chunk + patch slots a head on
 average: after each chunk the episode's own text is read behind it, and what it looks at stays. `answer` reads a query behind the
-cache of the episode it is nearest to.
+cache of the episode whose centroid its embedding has the largest product with.
 Differs: segments are embedded by the mean of the model's own token embeddings, the paper has a sentence encoder (`embed=` takes
 one); k-means is a small one in JAX, with no further dependency and a key for a seed; budgets of layers sum exactly.
 

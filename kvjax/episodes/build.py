@@ -1,4 +1,4 @@
-"""One cache an episode, and the one a query is nearest to."""
+"""One cache an episode, and the one a query belongs to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

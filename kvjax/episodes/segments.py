@@ -58,5 +58,5 @@ def medoids(grouping: Grouping, episode: int, count: int) -> list[int]:
 
 
 def nearest(centroids: Float[np.ndarray, "k e"], vector: np.ndarray) -> int:
-    """The episode whose centroid is nearest; equally near: the first."""
-    return int(np.square(centroids - unit(np.asarray(vector, np.float32))).sum(1).argmin())
+    """argmax_i v · c_i, the centroids as k-means leaves them, not scaled to length 1; equal ones: the first."""
+    return int((centroids @ np.asarray(vector, np.float32)).argmax())

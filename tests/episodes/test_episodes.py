@@ -98,6 +98,7 @@ def test_segments_medoids_and_routing(lm):
     assert max(cosine, key=cosine.get) == 2  # between the other two, which are as far from the centroid as each other
     assert medoids(found, mine, 1) == [2] and medoids(found, mine, 9) == [2, 3, 5]
     assert nearest(found.centroids, embed([90])) == mine
+    assert nearest(np.array([[0.55, 0.8], [0.5, 0.0]]), np.array([1.0, 0.0])) == 0  # by distance it would be the second
     assert len(grouped([[1], [2]], embed, 4, seed=42).centroids) == 2  # fewer segments than episodes
 
 
