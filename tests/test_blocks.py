@@ -37,6 +37,9 @@ CASES = [
     (90, StarAttention(32, anchor=0)),
     (90, StarAttention(32, anchor=8, tail=20)),
     (70, StarAttention(20, tail=1)),
+    (90, StarAttention(32, anchor=5, overlap=16)),
+    (90, StarAttention(20, overlap=7, tail=10)),
+    (90, StarAttention(16, anchor=0, overlap=16)),
 ]
 
 
@@ -45,7 +48,7 @@ def test_blocks_see_what_the_mask_allows(lm, n, blocks):
     ids = ids_of(n, n)
     (row,) = kvjax.prefill(lm, ids, attention=blocks, all_logits=True).rows
     body = n - blocks.tail
-    mask = hc.allowed(n, blocks.size, blocks.first, blocks.tail)
+    mask = hc.allowed(n, blocks.size, blocks.first, blocks.tail, blocks.overlap)
     seen, logits = slow_prefill(lm, ids, mask)
     for layer, (k, v, sums, q) in enumerate(seen):
         np.testing.assert_allclose(row.k[layer][0, :, :n], k, atol=1e-5)
@@ -97,7 +100,8 @@ def test_the_work_is_linear():
 
 
 def test_refusals_name_the_way_out(lm, prompt):
-    for bad in (dict(size=0), dict(size=4, anchor=5), dict(size=4, anchor=-1), dict(size=4, tail=-1)):
+    anchors = (dict(size=0), dict(size=4, anchor=5), dict(size=4, anchor=-1), dict(size=4, anchor=3, overlap=2))
+    for bad in (*anchors, dict(size=4, tail=-1), dict(size=4, overlap=-1), dict(size=4, overlap=5)):
         with pytest.raises(ValueError, match="StarAttention wants"):
             StarAttention(**bad)
     with pytest.raises(ValueError, match="leave chunk=64 out"):

@@ -2,28 +2,41 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Float32, Int
 
 from kvjax.allocate import exact_alloc
-from kvjax.prefill import AShape, MInference
+from kvjax.prefill import StarAttention
 from kvjax.prefill.run import prefill
 from kvjax.protocols import LanguageModel
 from kvjax.types import Keys
 
 
-def sensitivity(lm: LanguageModel, ids: list[int], *, window: int = 4096, sinks: int = 128) -> Float[np.ndarray, " l"]:
-    """Mean cosine of a layer's keys with those of a prefill that sees `sinks` first tokens and `window` last: low is sensitive.
+def sensitivity(
+    lm: LanguageModel, ids: list[int], *, block: int = 4096, sinks: int = 128, span: int = 100
+) -> Float[np.ndarray, " l"]:  # fmt: skip
+    """Mean cosine of a layer's keys with those of a prefill in blocks: low is sensitive.
 
-    Source: EpiCache, arXiv 2509.17396, section 3.4.
+    Args:
+        lm: a language model.   ids: a long text.   block: tokens of a block, which sees itself and the last half of the one before.
+        sinks: first tokens that every block sees, at most half a block.   span: tokens whose keys of a head are one vector.
+
+    Source: EpiCache, arXiv 2509.17396, section 3.4; the released profile's sizes.
     """
-    full = prefill(lm, ids, needs=frozenset()).rows[0]
-    masked = prefill(lm, ids, needs=frozenset(), attention=MInference(AShape(sinks, window))).rows[0]
-    return np.array([_cosine(a[:, :, : len(ids)], b[:, :, : len(ids)]) for a, b in zip(full.k, masked.k, strict=True)])
+    blocks = StarAttention(block, anchor=sinks, overlap=block // 2)
+    full, masked = (prefill(lm, ids, needs=frozenset(), **how).rows[0].k for how in ({}, {"attention": blocks}))
+    return np.array([_cosine(a[:, :, : len(ids)], b[:, :, : len(ids)], span) for a, b in zip(full, masked, strict=True)])
 
 
-def _cosine(a: Keys, b: Keys) -> float:
-    a, b = (x.astype(jnp.float32) for x in (a, b))
+def _cosine(a: Keys, b: Keys, span: int) -> float:
+    """Mean over heads and spans, the last one maybe shorter."""
+    a, b = (_spans(x.astype(jnp.float32), span) for x in (a, b))
     return float(((a * b).sum(-1) / (jnp.linalg.norm(a, axis=-1) * jnp.linalg.norm(b, axis=-1))).mean())
+
+
+def _spans(x: Keys, span: int) -> Float32[Array, "b h m e"]:
+    """The keys of each `span` tokens as one vector, 0 behind the last."""
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % span), (0, 0)))
+    return x.reshape(*x.shape[:2], -1, span * x.shape[3])
 
 
 def shares(sens: Float[np.ndarray, " l"], power: float) -> Float[np.ndarray, " l"]:

@@ -1,11 +1,11 @@
-"""A prompt in blocks that see an anchor and themselves."""
+"""A prompt in blocks that see an anchor, themselves, and the end of the block before."""
 
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Float32, PyTree
+from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.evidence.reduce import Reduction
 from kvjax.kernels.prefill_attention import column_sums, prefill_attention
@@ -17,38 +17,43 @@ from kvjax.types import Keys, size_class
 
 @dataclass(frozen=True)
 class AnchoredAttention(PrefillAttention):
-    """A chunk sees the first `anchor` tokens and itself, whatever lies between: a causal block behind a prefix.
+    """A chunk sees the first `anchor` tokens, the `overlap` ones before it, and itself: a causal block behind a prefix.
 
     Chunks of `StarAttention` are run with it; it plans nothing by itself.
     """
 
     anchor: int
+    overlap: int = 0
 
     def attend(self, inputs, k, v, *, ids, offset, count, window):
         del window
-        keys, values = self._behind(k, inputs.k), self._behind(v, inputs.v)
-        out, lse = prefill_attention(inputs.q, keys, values, offset=jnp.int32(self.anchor))
+        keys, values = (self._behind(x, offset, inputs.k.shape[2]) for x in (k, v))
+        out, lse = prefill_attention(inputs.q, keys, values, offset=jnp.int32(self.anchor + self.overlap))
         block = AnchoredBlock(
             inputs=inputs, ids=ids, out=out, k=keys, lse=lse, offset=jnp.full_like(count, offset), count=count, anchor=self.anchor,
-            n=k.shape[2],
+            overlap=self.overlap, n=k.shape[2],
         )  # fmt: skip
         return out, block
 
-    def _behind(self, buffer: Keys, own: Float[Array, "b h t d"]) -> Float[Array, "b h _ d"]:
-        """The anchor's rows of a prompt's buffer, then the chunk's own."""
-        return jnp.concatenate([buffer[:, :, : self.anchor], own.astype(buffer.dtype)], 2)
+    def _behind(self, buffer: Keys, offset: Int32[Array, ""], width: int) -> Float[Array, "b h _ d"]:
+        """The anchor's rows of a prompt's buffer, then those before the chunk and its own."""
+        rest = jax.lax.dynamic_slice_in_dim(buffer, offset - self.overlap, self.overlap + width, axis=2)
+        return jnp.concatenate([buffer[:, :, : self.anchor], rest], 2)
 
 
 @dataclass(frozen=True)
 class StarAttention(PrefillAttention):
-    """Tokens see their own block so far and the first `anchor` tokens: O(n · (anchor + size)) instead of O(n²).
+    """Tokens see their own block so far, the first `anchor` tokens, and with `overlap` the end of the block before.
 
-    p sees j where j <= p and (⌊j / size⌋ = ⌊p / size⌋ or j < anchor or p >= n - tail).
+    p sees j where j <= p and (j >= ⌊p / size⌋ · size - overlap or j < anchor or p >= n - tail): O(n · (anchor + overlap + size))
+    instead of O(n²).
 
     Args:
         size: tokens of a block.
-        anchor: first tokens of the prompt that every block sees, at their own positions; at most `size` (default: `size`).
+        anchor: first tokens of the prompt that every block sees, at their own positions; at most `size - overlap`, which it is
+            unless it is given.
         tail: last tokens of the prompt (the question) that see everything before them; blocks are those of the rest.
+        overlap: last tokens of the block before that a block sees too (EpiCache's calibration).
 
     A prompt of one block is run as by `CausalAttention`. Keys and values of the first block are reused as they are: positions do
     not change.
@@ -59,18 +64,19 @@ class StarAttention(PrefillAttention):
     size: int
     anchor: int | None = None
     tail: int = 0
+    overlap: int = 0
 
     def __post_init__(self):
-        if self.size < 1 or not 0 <= self.first <= self.size or self.tail < 0:
+        if self.size < 1 or min(self.first, self.overlap, self.tail) < 0 or self.first + self.overlap > self.size:
             raise ValueError(
-                "StarAttention wants a size of at least 1 token, an anchor of 0 to size tokens and a tail of 0 or more; "
-                f"got size={self.size}, anchor={self.anchor}, tail={self.tail}"
+                "StarAttention wants a size of at least 1 token, an anchor and an overlap of 0 or more and of at most size tokens "
+                f"together, and a tail of 0 or more; got {self}"
             )
 
     @property
     def first(self) -> int:
         """Tokens of the anchor."""
-        return self.size if self.anchor is None else self.anchor
+        return self.size - self.overlap if self.anchor is None else self.anchor
 
     def check(self, decoder: Decoder, chunk: int | None) -> None:
         """Raise ValueError for a chunk beside the blocks, or a model with sliding windows."""
@@ -84,7 +90,7 @@ class StarAttention(PrefillAttention):
         body = length - self.tail
         if body <= self.size:
             return CausalAttention().plan(length, chunk)
-        attentions = [CausalAttention()] + [AnchoredAttention(self.first)] * (-(-body // self.size) - 1)
+        attentions = [CausalAttention()] + [AnchoredAttention(self.first, self.overlap)] * (-(-body // self.size) - 1)
         chunks = [PrefillChunk(i * self.size, self.size, body, attention) for i, attention in enumerate(attentions)]
         if self.tail:
             chunks.append(PrefillChunk(body, size_class(self.tail, steps=8), length, CausalAttention()))
@@ -93,17 +99,18 @@ class StarAttention(PrefillAttention):
 
 @struct.dataclass
 class AnchoredBlock(ChunkBlock):
-    """Rows of a block behind its anchor; k holds the anchor's keys and the block's own, `n` are the prompt's."""
+    """Rows of a block behind its anchor; k holds the anchor's keys, `overlap` others and the block's own, `n` are the prompt's."""
 
     lse: Float32[Array, "b h g t"]
     anchor: int = struct.field(pytree_node=False)
+    overlap: int = struct.field(pytree_node=False)
     n: int = struct.field(pytree_node=False)
 
     def column_sums(self) -> Float32[Array, "b h g n"]:
-        length = self.anchor + self.count
-        sums = column_sums(self.inputs.q, self.k, self.lse, offset=jnp.int32(self.anchor), length=length)
+        before = self.anchor + self.overlap
+        sums = column_sums(self.inputs.q, self.k, self.lse, offset=jnp.int32(before), length=before + self.count)
         out = jnp.zeros((*sums.shape[:3], self.n), jnp.float32).at[..., : self.anchor].set(sums[..., : self.anchor])
-        return jax.lax.dynamic_update_slice_in_dim(out, sums[..., self.anchor :], self.offset[0], axis=3)
+        return jax.lax.dynamic_update_slice_in_dim(out, sums[..., self.anchor :], self.offset[0] - self.overlap, axis=3)
 
     def near_sums(self, window: int) -> Float32[Array, "b h g n"]:
         raise ValueError(f"mass at distances below {window} is not counted behind an anchor: prefill with CausalAttention()")

@@ -15,7 +15,9 @@ from kvjax.evidence.reduce import Max, RowsAt
 from kvjax.score import HighestRow
 from kvjax.view import LayerView
 from tests.conftest import ids_of
-from tests.reference.epicache import Bounded, highest
+from tests.reference.epicache import Bounded, highest, similarity
+from tests.reference.hcattention import allowed
+from tests.test_blocks import slow_prefill
 
 TEXT, PATCH, TWO = ids_of(150, 1), ids_of(20, 2), np.array([24, 24, 24])
 
@@ -67,9 +69,15 @@ def test_worked_budgets_sum_to_the_total():
 
 
 def test_low_similarity_is_sensitive(lm):
-    assert kvjax.episodes.sensitivity(lm, TEXT, window=150, sinks=0) == pytest.approx(np.ones(3), abs=1e-5)
-    found = kvjax.episodes.sensitivity(lm, TEXT, window=8, sinks=2)
+    assert kvjax.episodes.sensitivity(lm, TEXT, block=150, sinks=0) == pytest.approx(np.ones(3), abs=1e-5)
+    found = kvjax.episodes.sensitivity(lm, TEXT, block=8, sinks=2)
     assert found[0] == pytest.approx(1, abs=1e-5) and (found[1:] < 0.999).all()  # the first layer's keys see no other token
+
+
+def test_sensitivity_is_the_transcriptions(lm):
+    full, masked = (slow_prefill(lm, TEXT, allowed(150, *of))[0] for of in ((150, 0), (32, 5, 0, 16)))
+    want = [similarity(a[0], b[0], 40) for a, b in zip(full, masked, strict=True)]
+    np.testing.assert_allclose(kvjax.episodes.sensitivity(lm, TEXT, block=32, sinks=5, span=40), want, atol=1e-5)
 
 
 def test_kmeans_finds_separate_groups_and_is_deterministic():

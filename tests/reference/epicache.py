@@ -22,6 +22,16 @@ def stays(scores: list[np.ndarray], total: int) -> list[list[int]]:
     return [sorted(i for _, head, i in kept if head == h) for h in range(len(scores))]
 
 
+def similarity(a: np.ndarray, b: np.ndarray, span: int) -> float:
+    """Mean over heads and spans of cos(a, b), the keys of a span one vector; keys [h n d]."""
+    cosines = []
+    for one, two in zip(a, b, strict=True):
+        for at in range(0, one.shape[0], span):
+            x, y = one[at : at + span].ravel(), two[at : at + span].ravel()
+            cosines.append(x @ y / np.sqrt((x @ x) * (y @ y)))
+    return float(np.mean(cosines))
+
+
 def released_budgets(sens: np.ndarray, budget: int, power: float) -> np.ndarray:
     """int(w / Σ w · budget · L), at least max(1, budget // 4): may sum to more than budget · L."""
     scaled = (sens - sens.min()) / (sens.max() - sens.min())

@@ -56,11 +56,12 @@ def output(a: Float[np.ndarray, " n"], v: Float[np.ndarray, "n d"], slots: Int[n
     return y / a[slots].sum() if renormalise else y
 
 
-def allowed(n: int, size: int, anchor: int, tail: int = 0) -> Bool[np.ndarray, "n n"]:
+def allowed(n: int, size: int, anchor: int, tail: int = 0, overlap: int = 0) -> Bool[np.ndarray, "n n"]:
     """Which keys (columns) each query of block-wise prefill sees: its own block so far and the first `anchor` tokens.
 
-    The last `tail` queries see everything before them; blocks are those of the tokens before the tail.
+    The last `tail` queries see everything before them; blocks are those of the tokens before the tail. A block sees the last
+    `overlap` tokens of the one before too.
     """
     p, j = np.arange(n)[:, None], np.arange(n)[None]
-    near = (j // size == p // size) | (j < anchor) | (p >= n - tail)
+    near = (j // size == p // size) | (j >= p // size * size - overlap) | (j < anchor) | (p >= n - tail)
     return (j <= p) & near

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from tests.reference.epicache import highest, of_past, released_budgets, stays
+from tests.reference.epicache import highest, of_past, released_budgets, similarity, stays
+from tests.reference.hcattention import allowed
 from tests.reference.softmax import softmax
 
 A = np.array([[0.1, 0.5, 0.2, 0.2], [0.1, 0.2, 0.3, 0.4]])
@@ -24,6 +25,19 @@ def test_a_patch_takes_no_share_of_its_own_rows():
     assert stays([u], 1) == [[0]]
     whole = highest(softmax(np.stack([one, two]))[None])
     np.testing.assert_allclose(whole[:2], [0.175, 0.475], atol=5e-4)  # with the patch's keys the other one would stay
+
+
+def test_blocks_of_a_profile():
+    """Blocks of 4 that see the last 2 tokens of the block before, and a first token."""
+    mask = allowed(10, 4, 1, overlap=2)
+    seen = {p: np.flatnonzero(mask[p]).tolist() for p in (3, 4, 7, 8)}
+    assert seen == {3: [0, 1, 2, 3], 4: [0, 2, 3, 4], 7: [0, 2, 3, 4, 5, 6, 7], 8: [0, 6, 7, 8]}
+
+
+def test_keys_of_a_span_are_one_vector():
+    """Spans of two tokens: (3, 0, 0, 1) beside (3, 0, 0, -1) is 0.8, the third token alone 1; token by token it would be 1/3."""
+    a, b = np.array([[[3.0, 0], [0, 1], [1, 1]]]), np.array([[[3.0, 0], [0, -1], [1, 1]]])
+    assert np.isclose(similarity(a, b, 2), 0.9) and np.isclose(similarity(a, b, 1), 1 / 3)
 
 
 def test_released_budgets_are_more_than_the_total():
