@@ -5,7 +5,9 @@ into segments, clusters them, and reads it once for every episode, chunk by chun
 average: after each chunk the episode's own text is read behind it, and what it looks at stays. `answer` reads a query behind the
 cache of the episode whose centroid its embedding has the largest product with.
 Differs: segments are embedded by the mean of the model's own token embeddings, the paper has a sentence encoder (`embed=` takes
-one); k-means is a small one in JAX, with no further dependency and a key for a seed; budgets of layers sum exactly.
+one); k-means is a small one in JAX, with no further dependency and a key for a seed; budgets of layers sum exactly. A patch is
+medoids alone unless `instruction=` is given, where the release always puts a demand for the essential information, and the chat
+template's header of an assistant's turn, before them; it begins at the position behind the chunk, the release's at its last.
 
 BibTeX:
     @article{kim2025epicache,
