@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Shape
 from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillChunk
 from kvjax.prefill.chunk_block import MaskedBlock
-from kvjax.prefill.patterns import Pattern, VerticalSlash, of_table, sizes_of
+from kvjax.prefill.patterns import FORCED_OFFSETS, Pattern, VerticalSlash, of_table, sizes_of
 from kvjax.prefill.sparse_attention import sparse_attention
 from kvjax.prefill.sparse_index import SparseIndex, sees, sparse_index
 from kvjax.protocols import Decoder, Rope
@@ -33,6 +34,9 @@ class MInference(PrefillAttention):
     Source: MInference, arXiv 2407.02490, section 3. Differs: the mask is exact where the released kernel rounds diagonals up to
     blocks of 64; a block-sparse head always sees its own block.
     """
+
+    #: Offsets from 0 on that vertical-slash heads see before all others.
+    nearest: ClassVar[int] = FORCED_OFFSETS
 
     patterns: Pattern | tuple[tuple[Pattern, ...], ...] = VerticalSlash()
 
@@ -75,7 +79,7 @@ class MInference(PrefillAttention):
         offset: Int32[Array, ""], count: Int32[Array, " b"], window: int | None, rope: Rope | None,
     ) -> tuple[Float[Array, "b h g t d"], "SparseBlock", Int32[Array, "h g 5"]]:  # fmt: skip
         del window, rope
-        index = sparse_index(memory, inputs.q, k, offset, count, most=self.most)
+        index = sparse_index(memory, inputs.q, k, offset, count, most=self.most, nearest=self.nearest)
         out, lse = sparse_attention(inputs.q, k, v, index, offset=offset)
         at = jnp.full_like(count, offset)
         block = SparseBlock(inputs=inputs, ids=ids, out=out, k=k, lse=lse, index=index, offset=at, count=count)

@@ -3,6 +3,8 @@
 Axis letters: r rows the estimate is made from, i query blocks, j key blocks.
 """
 
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -11,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.kernels.softmax import softmax
 from kvjax.kernels.sparse_attention import BLOCK
-from kvjax.prefill.patterns import FORCED_COLUMNS, FORCED_OFFSETS
+from kvjax.prefill.patterns import FORCED_COLUMNS
 from kvjax.types import Keys, Queries
 
 #: Queries that vote.
@@ -79,15 +81,18 @@ def highest(scores: Float32[Array, "*heads n"], size: Int32[Array, "*heads"], fo
 
 
 def sparse_index(
-    sizes: Int32[Array, "h g 5"], q: Queries, k: Keys, offset: Int32[Array, ""], count: Int32[Array, " b"], *, most: int
-) -> SparseIndex:
+    sizes: Int32[Array, "h g 5"], q: Queries, k: Keys, offset: Int32[Array, ""], count: Int32[Array, " b"], *, most: int,
+    nearest: int,
+) -> SparseIndex:  # fmt: skip
     """What every query head of a layer sees, by the sizes of its pattern (`Pattern.sizes`); no head has more than `most` columns.
 
-    Sizes are data: layers whose patterns differ share a program, and what no head of a layer needs is not computed.
+    The `nearest` offsets come before all others where a head has offsets by score. Sizes are data: layers whose patterns differ
+    share a program, and what no head of a layer needs is not computed.
     """
     first, recent, columns, offsets, blocks = (jnp.broadcast_to(sizes[..., i], q.shape[:3]) for i in range(5))
     place = jnp.arange(k.shape[2], dtype=jnp.int32)
-    by_column, by_offset = lax.cond((columns > 0).any(), _by_score, _none_by_score, q, k, offset, count, columns, offsets)
+    by_score = partial(_by_score, nearest=nearest)
+    by_column, by_offset = lax.cond((columns > 0).any(), by_score, _none_by_score, q, k, offset, count, columns, offsets)
     return SparseIndex(
         columns=by_column | (place < first[..., None]),
         offsets=by_offset | (place < recent[..., None]),
@@ -96,12 +101,12 @@ def sparse_index(
     )
 
 
-def _by_score(q, k, offset, count, columns, offsets) -> tuple[Bool[Array, "b h g n"], Bool[Array, "b h g n"]]:
+def _by_score(q, k, offset, count, columns, offsets, *, nearest: int) -> tuple[Bool[Array, "b h g n"], Bool[Array, "b h g n"]]:
     """The columns and the distances that the last queries give most to; none of a head that wants none."""
     p, positions = last_rows(q, k, offset, count)
     real = jnp.arange(k.shape[2], dtype=jnp.int32) < (offset + count)[:, None, None, None]
     by_column = highest(jnp.where(real, vertical(p), -1.0), columns, FORCED_COLUMNS) & real
-    return by_column, highest(jnp.where(real, slash(p, positions), -1.0), offsets, FORCED_OFFSETS)
+    return by_column, highest(jnp.where(real, slash(p, positions), -1.0), offsets, nearest)
 
 
 def _none_by_score(q, k, *rest) -> tuple[Bool[Array, "b h g n"], Bool[Array, "b h g n"]]:

@@ -8,7 +8,7 @@ import pytest
 import kvjax
 import models
 from kvjax.artefacts import artefact
-from kvjax.calibrate.minference import CANDIDATES, as_released, assign, best, report, scaled
+from kvjax.calibrate.minference import CANDIDATES, Searched, as_released, assign, best, report, scaled, searched
 from kvjax.prefill import AShape, BlockSparse, MInference, VerticalSlash, sparse_index
 from kvjax.prefill.patterns import as_table, of_table, sizes_of
 from kvjax.prefill.sparse_attention import computed_tiles, sparse_attention
@@ -28,11 +28,11 @@ def drawn(n=200, seed=0):
     return draw(1, 2, 3, n, 16), draw(1, 2, n, 16), draw(1, 2, n, 16)
 
 
-def index_of(patterns, q, k, count):
+def index_of(patterns, q, k, count, kind=MInference):
     """What the heads of a layer see, from the first token on."""
-    attention = MInference((patterns,))
+    attention = kind((patterns,))
     sizes = jnp.asarray(sizes_of(patterns).reshape(*q.shape[1:3], 5))
-    return sparse_index.sparse_index(sizes, q, k, FIRST, count, most=attention.most)
+    return sparse_index.sparse_index(sizes, q, k, FIRST, count, most=attention.most, nearest=attention.nearest)
 
 
 def mask_of(pattern, q, k):
@@ -195,6 +195,29 @@ def test_the_report_and_the_search(lm):
     policy = kvjax.methods.minference(made)
     assert policy == kvjax.Policy(attention=MInference.of(made.tables["patterns"]))
     assert kvjax.generate(lm, ids, policy, max_new_tokens=2, stop=()).tokens.shape == (1, 2)
+
+
+@pytest.mark.parametrize("kind, nearest, by_score", [(MInference, 100, 0), (Searched, 30, 70)])
+def test_offsets_that_are_forced(kind, nearest, by_score):
+    """Of vertical-slash (3500, 100) the kernel chooses no diagonal by score, the search 70."""
+    q, k, _ = drawn(320)
+    index = jax.jit(lambda q, k: index_of((VerticalSlash(3500, 100),) * 6, q, k, jnp.array([320]), kind))(q, k)
+    rows = slow.last_rows(q[0, 0, 0].astype(np.float64), k[0, 0].astype(np.float64), 64)
+    _, want, _ = slow.vertical_slash(rows, 320, 100, (30, nearest))
+    found = np.flatnonzero(index.offsets[0, 0, 0])
+    np.testing.assert_array_equal(found, want)
+    assert found[:nearest].tolist() == list(range(nearest)) and len(found) - nearest == by_score
+
+
+def test_what_the_search_tries(lm):
+    assert searched(BlockSparse(100), 30_000) == Searched(BlockSparse(58))  # 469 blocks; 3,712 keys, the kernel 6,400
+    assert searched(BlockSparse(100), 90) == Searched(BlockSparse(1))
+    assert searched(VerticalSlash(3500, 100), 90) == Searched(VerticalSlash(3500, 100)) != MInference(VerticalSlash(3500, 100))
+    ids = ids_of(200, 6)
+    made = assign(lm, ids, (BlockSparse(100),), first=0)
+    assert (made.tables["patterns"] == (2, 100, 0)).all()
+    np.testing.assert_allclose(made.tables["mass"], report(lm, ids, MInference(BlockSparse(1))).mass, atol=1e-6)
+    assert (made.tables["mass"] < 0.999).all()  # 100 blocks would hold everything
 
 
 def test_the_artefact_outlives_its_process(lm, tmp_path):
