@@ -4,7 +4,8 @@
 Stages: retrieve DominantChannels(dominant, tokens, skip_layers, home) · nothing is evicted.
 Frequencies come from an artefact, calibrated once a model (`kvjax calibrate fasa`).
 Differs: every query head of a group has its own tokens, as in the release; with a home, the device keeps for each KV head the
-channels that its query heads have between them. The built-in artefact is of 8 texts of 1,024 tokens, the release's of long ones.
+channels that its query heads have between them. The built-in artefact is of 8 texts of 1,024 tokens, the release's of long ones,
+and has 16 of a head's 32 frequencies, a half, where the paper keeps 16 of 64, a quarter.
 
 BibTeX:
     @inproceedings{fasa2026, title={FASA: Frequency-aware Sparse Attention},
