@@ -161,7 +161,7 @@ def _dms(budget: int | float) -> kvjax.Policy:
     """A threshold that leaves less than a prompt's budget; none is reached where the budget is the prompt."""
     slots = budget if isinstance(budget, int) else int(PROMPT * budget)
     never = np.inf if slots >= PROMPT else -8.0
-    return kvjax.methods.dms(eviction_gate(), window=min(8, slots) + 1, threshold=float(never), decoding=False)
+    return kvjax.methods.dms(eviction_gate(), window=min(8, slots), threshold=float(never), decoding=False)
 
 
 @cache
@@ -170,6 +170,8 @@ def convolution(slots: int) -> dict:
     rng = np.random.default_rng(0)
     draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
     return {"kernel": 0.2 * draw(3, slots, 32, 5), "bias": 0.1 * draw(3, slots), "gamma": np.full(3, 0.5, np.float32)}
+
+
 @cache
 def soft_tokens(tokens: int = 6, rank: int = 2) -> dict:
     """LookaheadKV's weights for the toy model, updates as large as what they update."""
@@ -269,9 +271,7 @@ CASES = {
     "layer_defensive_kv": _small(_methods.layer_defensive_kv, window=8),
     "lazy_eviction": _small(_methods.lazy_eviction, window=4),
     "mpcache": _small(_methods.mpcache, large=16, small=8),
-    "neural_garbage_collection": MethodCase(
-        _neural_garbage_collection, keeps_all=True, held=_neural_garbage_collection_held
-    ),
+    "neural_garbage_collection": MethodCase(_neural_garbage_collection, keeps_all=True, held=_neural_garbage_collection_held),
     "omnikv": _without_budget(partial(_methods.omnikv, tokens=0.4, filters=(0,), waiting=1)),
     "less": _small(_methods.less, maps=side_maps()),
     "lococo": _small(_methods.lococo, weights=convolution(8), buffer=0),

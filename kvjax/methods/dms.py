@@ -1,8 +1,9 @@
 """DMS: each token decides whether the one before it goes, and what was decided is done `window` tokens later.
 
 *Inference-Time Hyper-Scaling with KV Cache Compression*, NeurIPS 2025, arXiv 2506.05345.
-Stages: score JudgedByNext(EvictionGate) · allocate AllHeld · select AboveOrRecent(-threshold, window - 1) · at every step.
-A query sees an evicted token while it is less than `window` tokens away. How many slots a head keeps is what its gate decides.
+Stages: score JudgedByNext(EvictionGate) · allocate AllHeld · select AboveOrRecent(-threshold, window) · at every step.
+A query sees an evicted token while it is at most `window` tokens away, as in training.
+How many slots a head keeps is what its gate decides.
 Gates are learned by `kvjax train dms` (`kvjax.train.learners.DMS`) and kept as an artefact.
 Differs: a prompt is read with full attention and cut when it has been read, as kvpress does; the release hides evicted tokens in
 the prompt, too. A freed slot is closed (the release's paged cache writes a new token into it). The gate has weights of its own; the
@@ -39,7 +40,7 @@ def dms(
     gate: PyTree | None = None, window: int = 512, threshold: float = 0.0, decoding: bool = True, origin: str = "",
     *, artefact: ArtefactLike | None = None,
 ) -> Policy:  # fmt: skip
-    """Evict what its successor wants gone, once it is `window` tokens old.
+    """Evict what its successor wants gone, once it is more than `window` tokens old.
 
     Args:
         gate: weights of an `EvictionGate`, each leaf [l, ...], in place of an artefact (`init_gate` makes untrained ones).
@@ -55,6 +56,6 @@ def dms(
     return Policy(
         score=JudgedByNext(values),
         allocate=AllHeld(),
-        select=AboveOrRecent(tau=-threshold, recent=window - 1),
+        select=AboveOrRecent(tau=-threshold, recent=window),
         when=Every(1, grows=True) if decoding else AfterPrefill(),
     )

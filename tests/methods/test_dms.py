@@ -11,6 +11,7 @@ from kvjax.evidence import Evidence
 from kvjax.gates import EvictionGate, init_gate
 from kvjax.gates.eviction_logit import eviction_logit
 from kvjax.gates.gate import read
+from kvjax.train.delayed import delayed_penalty
 from kvjax.view import LayerView, Ranking
 from tests.conftest import ids_of
 from tests.method_cases import eviction_gate
@@ -86,15 +87,21 @@ def kept(said, *, window, length):
     return [np.flatnonzero(row) for row in rule(ranking, budget)[0, 0]]
 
 
+def faded(said, *, window):
+    """What training adds to the logits of each query and key [n, n], rounded to whether it is much."""
+    bias = delayed_penalty(jnp.asarray(1000 * said, jnp.float32)[None], window)[0, 0, 0]
+    return np.asarray(bias).round(3)
+
+
 def test_the_worked_flags():
     """Emitted by tokens 0 to 5: 0 1 0 1 0 0, window 2: tokens 0 and 2 go."""
     said = np.array([[-1.0, 1, -1, 1, -1, -1]])
     evicted = slow.governing(said)[0] > 0
     np.testing.assert_array_equal(np.flatnonzero(evicted), [0, 2])
-    for query, training, serving in ((4, [1, 2, 3, 4], [1, 3, 4]), (2, [0, 1, 2], [1, 2])):
-        np.testing.assert_array_equal(np.flatnonzero(slow.visible(evicted, 2, training=True)[query]), training)
-        np.testing.assert_array_equal(np.flatnonzero(slow.visible(evicted, 2)[query]), serving)
-    np.testing.assert_array_equal(kept(said[:, :4], window=2, length=4)[0], [1, 3])  # and token 4, which query 4 brings
+    for query, seen in ((2, [0, 1, 2]), (3, [1, 2, 3]), (4, [1, 2, 3, 4]), (5, [1, 3, 4, 5])):
+        np.testing.assert_array_equal(np.flatnonzero(slow.visible(evicted, 2)[query]), seen)
+        np.testing.assert_array_equal(faded(said, window=2)[query, : query + 1] == 0, np.isin(np.arange(query + 1), seen))
+    np.testing.assert_array_equal(kept(said[:, :4], window=2, length=4)[0], [1, 2, 3])  # and token 4, which query 4 brings
     np.testing.assert_array_equal(kept(said, window=2, length=6)[0], [1, 3, 4, 5])
     np.testing.assert_array_equal(kept(said, window=2, length=3)[0], [1, 2])  # what stands behind the text decides nothing
 
@@ -108,16 +115,19 @@ def test_the_worked_training_numbers():
 
 
 def test_the_authors_decisions_and_what_their_prompt_keeps():
-    """The borrowed channel of the first query head of each group; the authors' mask names the first query that misses a key."""
+    """The borrowed channel of the first query head of each group; the authors' mask names the first query that misses a key.
+
+    Their model builds its cache for a window of one token more.
+    """
     data = load("dms")
     q = (data["hidden"][0] @ data["Wq"].T).reshape(96, 2, 2, 16)
     said = np.asarray(eviction_logit(jnp.asarray(q[:, :, 0, -1].T), float(data["decision_scale"]), float(data["decision_offset"])))
     np.testing.assert_allclose(said, data["decision_logits"], atol=2e-4)
     np.testing.assert_array_equal(said > 0, data["decisions"] > 0)
-    evicted, window = slow.governing(said) > 0, int(data["window"])
+    evicted, window = slow.governing(said) > 0, int(data["window"]) - 1
     np.testing.assert_array_equal(slow.hidden_from(evicted, window), data["compressed_mask"])
     for row, hidden, gone in zip(kept(said, window=window, length=96), data["compressed_mask"], evicted, strict=True):
-        late = gone & (np.arange(96) == 96 - window)  # which the next query is the first to miss
+        late = gone & (np.arange(96) == 95 - window)  # which the next query is the first to miss
         np.testing.assert_array_equal(row, np.flatnonzero((hidden == 96) & ~late))
 
 
@@ -125,6 +135,6 @@ def test_the_authors_attention():
     data = load("dms")
     q, k, v = grouped(data["query_rot"], 2), data["key_rot"], data["value_"]
     evicted, window = slow.governing(data["decision_logits"]) > 0, int(data["window"])
-    np.testing.assert_allclose(slow.serve(q, k, v, evicted, window), grouped(data["prefill_out"], 2), atol=2e-5)
+    np.testing.assert_allclose(slow.serve(q, k, v, evicted, window - 1), grouped(data["prefill_out"], 2), atol=2e-5)
     trained = slow.train(q, k, v, slow.governing(data["train_logits"]), window)
     np.testing.assert_allclose(trained, grouped(data["train_out"], 2), atol=2e-5)

@@ -1,7 +1,8 @@
-"""DMS (arXiv 2506.05345): token i + 1 decides whether token i goes, which happens when i is `window` tokens old.
+"""DMS (arXiv 2506.05345): token i + 1 decides whether token i goes, which happens when i is more than `window` tokens old.
 
-A query q sees an evicted key k while q - k < window when serving, and q - k <= window with full weight while training, where
-what is older gets ln(1 - p), p = σ(ℓ / τ) of the noisy logit ℓ. The last token's logit is 0: nothing has judged it.
+A query q sees an evicted key k while q - k <= window; while training, what is older gets ln(1 - p), p = σ(ℓ / τ) of the noisy
+logit ℓ. The last token's logit is 0: nothing has judged it. The release's cache is built for window + 1, and hides a key of that
+age.
 """
 
 import numpy as np
@@ -22,10 +23,10 @@ def governing(emitted: Float[np.ndarray, "*h n"]) -> Float[np.ndarray, "*h n"]:
     return np.concatenate([emitted[..., 1:], np.zeros_like(emitted[..., :1])], -1)
 
 
-def visible(evicted: Bool[np.ndarray, "*h n"], window: int, *, training: bool = False) -> Bool[np.ndarray, "*h n n"]:
+def visible(evicted: Bool[np.ndarray, "*h n"], window: int) -> Bool[np.ndarray, "*h n n"]:
     """Which keys each query sees in full."""
     age = np.subtract.outer(np.arange(evicted.shape[-1]), np.arange(evicted.shape[-1]))
-    return (age >= 0) & (~evicted[..., None, :] | (age < window + training))
+    return (age >= 0) & (~evicted[..., None, :] | (age <= window))
 
 
 def penalty(logit: Float[np.ndarray, "*a"]) -> Float[np.ndarray, "*a"]:
@@ -36,7 +37,7 @@ def penalty(logit: Float[np.ndarray, "*a"]) -> Float[np.ndarray, "*a"]:
 def hidden_from(evicted: Bool[np.ndarray, "*h n"], window: int) -> Int[np.ndarray, "*h n"]:
     """The first query of the prompt that does not see a key; the prompt's length where all do."""
     n = evicted.shape[-1]
-    return np.where(evicted, np.minimum(np.arange(n) + window, n), n)
+    return np.where(evicted, np.minimum(np.arange(n) + window + 1, n), n)
 
 
 def serve(q: Float[np.ndarray, "h g n d"], k: Float[np.ndarray, "h n d"], v: Float[np.ndarray, "h n d"], evicted, window: int):
@@ -75,7 +76,7 @@ class Head:
         if len(self.logits):
             self.logits[-1] = emitted[0]
         self.logits = np.append(self.logits, governing(emitted))
-        stays = (self.logits <= 0) | (self.held.seen - self.held.pos < self.window)
+        stays = (self.logits <= 0) | (self.held.seen - self.held.pos <= self.window)
         self.held.keep(stays)
         self.logits = self.logits[stays]
         return out, self.held.pos

@@ -34,7 +34,8 @@ class DMS(Learner):
         rate: Adam's learning rate, constant.   clip: of the gradient's norm.
 
     Source: DMS, arXiv 2506.05345, section 3, as released (CR reaches 16 after 510 of 544 steps; its checkpoint for 8 is step 238).
-    Differs: the gate has weights of its own; the release can also borrow a query's last channel.
+    Differs: the gate has weights of its own; the release can also borrow a query's last channel. It always has a bias (the
+    release's where the model's attention has them, which by default it has not).
     """
 
     method: ClassVar[str] = "dms"
