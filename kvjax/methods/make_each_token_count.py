@@ -4,9 +4,10 @@
 Stages: score Retention(DeepRetentionGate) · allocate AcrossModel · select TopK(sinks, recent) · every `buffer` tokens, heads trade
 slots.
 Gates are learned by `kvjax train make_each_token_count` (`kvjax.train.learners.MakeEachTokenCount`) and kept as an artefact.
-Differs: a head keeps one slot at least; a prompt longer than the budget is cut to it at once, so that the model is full again after
-`buffer` tokens; between two evictions a head takes no more than 64 slots above what it had. The floor of slots a head, the pooling
-within layers and the absolute threshold of the release are not offered.
+Differs: a head keeps one slot at least; the model is cut after the prompt and at every `buffer`-th token decoded, wherever it holds
+more than its budget (the release: whenever it holds L·H·(budget + buffer) slots, the prompt's or others); between two evictions a
+head takes no more than 64 slots above what it had. The floor of slots a head, the pooling within layers and the absolute threshold
+of the release are not offered.
 
 BibTeX:
     @misc{makeeachtokencount2026,

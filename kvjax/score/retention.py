@@ -12,13 +12,13 @@ from kvjax.view import LayerView
 
 
 def retention(log_beta: Float32[Array, "b h n"], pos: Positions, length: Int32[Array, " b"]) -> Scores:
-    """(t + 1 - i) log β_i: the logarithm of β_i^(t+1-i), with t the newest token's position and t + 1 = length."""
-    return (length[:, None, None] - pos) * log_beta
+    """(t + 2 - i) log β_i: the logarithm of β_i^(t+2-i), with t the newest token's position and t + 1 = length."""
+    return (length[:, None, None] + 1 - pos) * log_beta
 
 
 @struct.dataclass
 class Retention(Scorer):
-    """u_i = (t + 1 - i) log β_i, log β_i said by a gate when token i was read.
+    """u_i = (t + 2 - i) log β_i, log β_i said by a gate when token i was read.
 
     The order of two tokens turns with their age, so scores are made anew at every eviction. State: log β of each slot, float32.
 
@@ -26,7 +26,7 @@ class Retention(Scorer):
         gate: which gate, with its weights.
 
     Raises (from `check`): ValueError for weights of another model.
-    Source: TRIM-KV, arXiv 2512.03324, section 4.3; the exponent t + 1 - i is the release's, the paper has t - i.
+    Source: TRIM-KV, arXiv 2512.03324, section 4.3; the exponent t + 2 - i is the release's, the paper has t - i.
     """
 
     gate: GateValues

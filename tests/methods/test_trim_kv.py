@@ -121,10 +121,10 @@ def test_a_slot_costs_a_gate_value_more(prompted):
     assert cache.slot_nbytes - 2 == trim_kv.trim_nbytes(1, 16, element=4) - 4  # positions of two bytes, not four
 
 
-@pytest.mark.parametrize(("now", "want"), [(10, [-1.0536, -0.6931]), (11, [-1.1590, -1.3863])])
+@pytest.mark.parametrize(("now", "want"), [(10, [-1.7877, -1.3863]), (11, [-1.9502, -2.0794])])
 def test_the_order_turns_with_age(now, want):
-    """Token A, beta 0.9, born at 0; token B, beta 0.5, born at 9."""
-    state, pos = jnp.log(jnp.array([[[0.9, 0.5]]])), jnp.array([[[0, 9]]])
+    """Token A, beta 0.85, born at 0; token B, beta 0.5, born at 9."""
+    state, pos = jnp.log(jnp.array([[[0.85, 0.5]]])), jnp.array([[[0, 9]]])
     view = LayerView(k=None, v=None, pos=pos, valid=pos >= 0, length=jnp.array([now]), state=state)
     np.testing.assert_allclose(POLICY.score.score(view, NOTHING)[0, 0], want, atol=5e-5)
 
@@ -133,8 +133,15 @@ def test_the_worked_scores_and_who_stays():
     state, pos = jnp.log(jnp.array([[[1, 0.5, 0.25, 0.9]]])), jnp.arange(4)[None, None]
     view = LayerView(k=None, v=None, pos=pos, valid=pos >= 0, length=jnp.array([4]), state=state)
     got = POLICY.score.score(view, NOTHING)[0, 0]
-    np.testing.assert_allclose(got, [0, -2.079442, -2.772589, -0.105361], atol=5e-7)
+    np.testing.assert_allclose(got, [0, -2.772589, -4.158883, -0.210721], atol=5e-7)
     assert sorted(np.argsort(-got)[:2].tolist()) == [0, 3]
+
+
+def test_the_newest_token_is_among_those_seen():
+    """Three tokens seen: the one at 0 has decayed by the fourth power, the one at 2 by the second."""
+    state, pos = jnp.log(jnp.array([[[0.77, 0.5]]])), jnp.array([[[0, 2]]])
+    view = LayerView(k=None, v=None, pos=pos, valid=pos >= 0, length=jnp.array([3]), state=state)
+    np.testing.assert_allclose(POLICY.score.score(view, NOTHING)[0, 0], [-1.045459, -1.386294], atol=1e-6)
 
 
 @pytest.mark.parametrize("bias", [10.0, 18.0])

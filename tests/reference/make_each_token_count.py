@@ -51,7 +51,7 @@ class Head:
         return out, self.held.pos
 
     def scores(self) -> Float[np.ndarray, "n"]:
-        """(n_seen + 1 - i) log beta_i, n_seen before the newest token."""
+        """(n_seen + 1 - i) log beta_i, the newest token among the seen."""
         return retention(self.log_beta, self.held.pos, self.held.seen - 1)
 
 

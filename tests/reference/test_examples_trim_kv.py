@@ -38,7 +38,7 @@ def test_t1_attention_decays():
 
 def test_t1_scores_and_who_stays():
     scores = trim_kv.retention(LOG_BETA, np.arange(4), 3)
-    assert_allclose(scores, [0, -2.079442, -2.772589, -0.105361], atol=5e-7)
+    assert_allclose(scores, [0, -2.772589, -4.158883, -0.210721], atol=5e-7)
     q, k, v, _ = tokens(4)
     head = trim_kv.Head(4, budget=2, buffer=2)
     assert fed(head, q, k, v, LOG_BETA, [1] * 4)[1] == [[0], [0, 1], [0, 1, 2], [0, 3]]
@@ -53,10 +53,10 @@ def test_t1_capacity_in_three_forms():
     assert_allclose(trim_kv.capacity_paper(s, 2), 0.072917, atol=5e-7)
 
 
-@pytest.mark.parametrize("now, want", [(10, [-1.0536, -0.6931]), (11, [-1.1590, -1.3863])])
+@pytest.mark.parametrize("now, want", [(10, [-1.7877, -1.3863]), (11, [-1.9502, -2.0794])])
 def test_t1_the_order_turns_with_age(now, want):
-    """Token A, beta 0.9, born at 0; token B, beta 0.5, born at 9. The newest token is the one at now - 1."""
-    log_beta, pos = np.log([0.9, 0.5]), np.array([0, 9])
+    """Token A, beta 0.85, born at 0; token B, beta 0.5, born at 9. The newest token is the one at now - 1."""
+    log_beta, pos = np.log([0.85, 0.5]), np.array([0, 9])
     assert_allclose(trim_kv.retention(log_beta, pos, now - 1), want, atol=5e-5)
 
 
@@ -65,7 +65,7 @@ def test_t1_who_stays_turns_with_age(buffer, stays):
     """The same two tokens, all others worthless; the head is full, and cut to one, one step earlier or later."""
     q, k, v, _ = tokens(1 + buffer)
     log_beta = np.full(1 + buffer, -9.0)
-    log_beta[[0, 9]] = np.log([0.9, 0.5])
+    log_beta[[0, 9]] = np.log([0.85, 0.5])
     _, held = fed(trim_kv.Head(4, budget=1, buffer=buffer), q, k, v, log_beta, [1] * (1 + buffer))
     assert held == [*(list(range(n)) for n in range(1, 1 + buffer)), stays]
 
@@ -117,16 +117,16 @@ def test_decay_is_added_entry_by_entry():
 
 def test_look_ahead_is_its_closed_form():
     log_beta, pos = np.log([0.9, 0.5, 0.99]), np.array([0, 4, 6])
-    beta, a = np.exp(log_beta), 7 + 1 - pos
+    beta, a = np.exp(log_beta), 7 + 3 - pos
     assert_allclose(trim_kv.look_ahead(log_beta, pos, 7, 5), beta**a * (1 - beta**5) / (1 - beta))
     assert_allclose(trim_kv.look_ahead(np.zeros(2), np.array([0, 1]), 7, 5), 5)
-    assert_array_equal(np.argsort(trim_kv.look_ahead(log_beta, pos, 7, 1)), np.argsort(trim_kv.retention(log_beta, pos, 7)))
+    assert_array_equal(np.argsort(trim_kv.look_ahead(log_beta, pos, 7, 1)), np.argsort(trim_kv.retention(log_beta, pos, 8)))
 
 
 def test_the_norm_of_the_key_counts_as_a_logarithm():
     k = np.array([[3.0, 4.0], [0.0, 1.0]])
     got = trim_kv.retention_and_norm(np.log([0.5, 0.5]), np.array([1, 1]), 1, k)
-    assert_allclose(got, [math.log(2.5), math.log(0.5)])
+    assert_allclose(got, [math.log(1.25), math.log(0.25)])
 
 
 @pytest.mark.parametrize("budget, buffer", [(4, 1), (4, 3), (8, 8)])

@@ -5,11 +5,11 @@ Where the sources leave room:
 
 - While training, the logits get + (t - i) log beta_i (the paper and the fused code; the eager code multiplies the logit by
   beta^(t - i), another model). At inference attention knows no decay: the gate only ranks.
-- The score is (t + 1 - i) log beta_i: its "tokens seen + 1" counts those before the newest one.
+- The score is (t + 2 - i) log beta_i: the code's "tokens seen + 1", the newest one among the t + 1 seen (the paper: t - i).
 - A piece of c tokens attends to all that is held and to itself, and only then is the head cut.
 - Recent tokens are forced to stay only if asked (no width is given); if they fill the budget the latest of them win.
 - Three forms of the loss: the paper divides by t from 1; the code by max(t - M, 1), t from 0 (and a variant from 1).
-- The look-ahead is the sum of beta^a, a = t + 1 - i, over the next `steps` steps; log ||k|| is added to the plain score.
+- The look-ahead is the sum of beta^a, a from t + 3 - i, over `steps` steps; log ||k|| is added to the plain score.
 """
 
 import numpy as np
@@ -78,8 +78,8 @@ def capacity_code(s: Float[np.ndarray, "n"], budget: int, *, first: int = 0) -> 
 
 
 def retention(log_beta: Float[np.ndarray, "n"], pos: Int[np.ndarray, "n"], t: int) -> Float[np.ndarray, "n"]:
-    """(t + 1 - i) log beta_i."""
-    return (t + 1 - pos) * log_beta
+    """(t + 2 - i) log beta_i."""
+    return (t + 2 - pos) * log_beta
 
 
 def retention_and_norm(
@@ -90,8 +90,8 @@ def retention_and_norm(
 
 
 def look_ahead(log_beta: Float[np.ndarray, "n"], pos: Int[np.ndarray, "n"], t: int, steps: int) -> Float[np.ndarray, "n"]:
-    """beta^a (1 - beta^n) / (1 - beta), a = t + 1 - i: the sum of what a token is worth in each of the next n steps."""
-    return np.exp([(t + 1 - pos + step) * log_beta for step in range(steps)]).sum(axis=0)
+    """beta^a (1 - beta^n) / (1 - beta), a = t + 3 - i: the sum of what a token is worth in n steps, one later."""
+    return np.exp([(t + 3 - pos + step) * log_beta for step in range(steps)]).sum(axis=0)
 
 
 # ---- Inference
