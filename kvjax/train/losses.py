@@ -14,6 +14,11 @@ def masked_mean(x: Float[Array, "*s"], mask: Bool[Array, "*s"]) -> Float32[Array
     return mine.sum() / jnp.maximum(mask.sum(), 1)
 
 
+def positive_mean(x: Float[Array, "*s"], mask: Bool[Array, "..."] | bool = True) -> Float32[Array, ""]:
+    """The mean of those numbers of the mask that are above 0; 0 where none is."""
+    return masked_mean(x, (x > 0) & mask)
+
+
 def forward_kl(teacher: Float[Array, "*s v"], student: Float[Array, "*s v"]) -> Float32[Array, "*s"]:
     """KL(p ‖ q) = Σ_v p (log p - log q), p of the teacher's logits, q of the student's."""
     p, q = (jax.nn.log_softmax(z.astype(jnp.float32)) for z in (teacher, student))

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Float32, PyTree
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.gates.gate import Gate, read
 from kvjax.train.forward import Attend, Hook
-from kvjax.train.losses import masked_mean
+from kvjax.train.losses import positive_mean
 
 
 def ages(t: int) -> Float32[Array, "t t"]:
@@ -33,32 +33,34 @@ def retained(log_beta: Float32[Array, "b h t"]) -> Float32[Array, "b h t"]:
 
 
 def capacity(
-    log_beta: Float32[Array, "b h t"], budget: int, valid: Bool[Array, "b t"] | None = None
+    log_beta: Sequence[Float32[Array, "b h t"]], budget: int, valid: Bool[Array, "b t"] | None = None
 ) -> Float32[Array, ""]:
-    """mean_t max(0, (S_t - M) / max(t - M, 1)), t from 0, over all rows and heads; over valid tokens where they are given.
+    """mean of (S_t - M) / max(t - M, 1) where it is above 0, t from 0, over the valid tokens of all rows, heads and layers.
 
-    Source: TRIM-KV's released training code; its paper divides by t, from 1, and is otherwise the same.
+    Args:
+        log_beta: of every layer.   budget: M, slots of a head.   valid: tokens that are no padding; all, where not given.
+
+    Source: TRIM-KV's released training code; its paper divides by t, from 1, and takes the mean over all t.
     """
-    t = jnp.arange(log_beta.shape[-1], dtype=jnp.float32)
-    over = jnp.maximum((retained(log_beta) - budget) / jnp.maximum(t - budget, 1.0), 0.0)
-    return over.mean() if valid is None else masked_mean(over, jnp.broadcast_to(valid[:, None], over.shape))
+    alive = jnp.stack([retained(layer) for layer in log_beta])
+    t = jnp.arange(alive.shape[-1], dtype=jnp.float32)
+    return positive_mean((alive - budget) / jnp.maximum(t - budget, 1.0), True if valid is None else valid[:, None])
 
 
 def model_capacity(
     log_beta: Sequence[Float32[Array, "b h t"]], budget: int, valid: Bool[Array, "b t"] | None = None
 ) -> Float32[Array, ""]:
-    """mean_t max(0, (S_t - M L H) / max((t - M) L H, 1)), t from 1, S_t summed over all heads of all layers.
+    """mean of (S_t - M L H) / max((t - M) L H, 1) where it is above 0, t from 0, S_t summed over all heads of all layers.
 
     Args:
-        log_beta: of every layer.   budget: M, mean slots of a KV head.
+        log_beta: of every layer.   budget: M, mean slots of a KV head.   valid: as in `capacity`.
 
     Source: Make Each Token Count, arXiv 2605.09649, section 4, as released.
     """
     heads = len(log_beta) * log_beta[0].shape[1]
-    t = jnp.arange(1, log_beta[0].shape[-1] + 1, dtype=jnp.float32)
+    t = jnp.arange(log_beta[0].shape[-1], dtype=jnp.float32)
     alive = sum(retained(layer).sum(1) for layer in log_beta)
-    over = jnp.maximum((alive - budget * heads) / jnp.maximum((t - budget) * heads, 1.0), 0.0)
-    return over.mean() if valid is None else masked_mean(over, valid)
+    return positive_mean((alive - budget * heads) / jnp.maximum((t - budget) * heads, 1.0), True if valid is None else valid)
 
 
 def decaying(gate: Gate) -> Hook:

@@ -33,8 +33,8 @@ def best_of_all(scores: dict, total: int) -> dict:
 
 
 def hinge(log_beta: Float[np.ndarray, "h n"], budget: int) -> Float[np.ndarray, " n"]:
-    """max(0, S_t - M·H) / max((t - M)·H, 1), S_t the tokens alive in all heads, t from 1."""
-    s, t = sum(retained(row) for row in log_beta), np.arange(1, log_beta.shape[1] + 1)
+    """max(0, S_t - M·H) / max((t - M)·H, 1), S_t the tokens alive in all heads, t from 0."""
+    s, t = sum(retained(row) for row in log_beta), np.arange(log_beta.shape[1])
     return np.maximum(0, s - budget * len(log_beta)) / np.maximum((t - budget) * len(log_beta), 1)
 
 

@@ -45,11 +45,10 @@ def test_t1_scores_and_who_stays():
     assert_allclose(head.log_beta, LOG_BETA[[0, 3]])
 
 
-def test_t1_capacity_in_three_forms():
+def test_t1_capacity_in_two_forms():
     s = trim_kv.retained(LOG_BETA)
     assert_allclose(s, [1, 2, 2.5, 2.5])
-    assert_allclose(trim_kv.capacity_code(s, 2), 0.25)
-    assert_allclose(trim_kv.capacity_code(s, 2, first=1), 0.1875)
+    assert_allclose(trim_kv.capacity_code(s, 2), 0.5)
     assert_allclose(trim_kv.capacity_paper(s, 2), 0.072917, atol=5e-7)
 
 

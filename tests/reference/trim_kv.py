@@ -8,7 +8,8 @@ Where the sources leave room:
 - The score is (t + 2 - i) log beta_i: the code's "tokens seen + 1", the newest one among the t + 1 seen (the paper: t - i).
 - A piece of c tokens attends to all that is held and to itself, and only then is the head cut.
 - Recent tokens are forced to stay only if asked (no width is given); if they fill the budget the latest of them win.
-- Three forms of the loss: the paper divides by t from 1; the code by max(t - M, 1), t from 0 (and a variant from 1).
+- Two forms of the loss: the paper divides by t from 1, and means over all t; the code by max(t - M, 1), t from 0, and means over
+  those t, of all rows, heads and layers, where it is above 0.
 - The look-ahead is the sum of beta^a, a from t + 3 - i, over `steps` steps; log ||k|| is added to the plain score.
 """
 
@@ -68,10 +69,10 @@ def capacity_paper(s: Float[np.ndarray, "n"], budget: int) -> float:
     return (np.maximum(0, s - budget) / np.arange(1, len(s) + 1)).mean()
 
 
-def capacity_code(s: Float[np.ndarray, "n"], budget: int, *, first: int = 0) -> float:
-    """mean over the valid t of max(0, (S_t - M) / max(t - M, 1)), t from `first`."""
-    t = np.arange(first, first + len(s))
-    return np.maximum(0, (s - budget) / np.maximum(t - budget, 1)).mean()
+def capacity_code(s: Float[np.ndarray, "*h n"], budget: int) -> float:
+    """(S_t - M) / max(t - M, 1), t from 0, mean over all entries above 0."""
+    over = (s - budget) / np.maximum(np.arange(s.shape[-1]) - budget, 1)
+    return over[over > 0].mean()
 
 
 # ---- Scores

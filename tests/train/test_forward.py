@@ -31,10 +31,10 @@ def nll(logits, targets):
 
 
 def loss(weights, lm, *, remat=True, block=16):
-    """Next tokens, and what the gates keep alive."""
+    """Next tokens, and what the gates keep alive above one token, which all queries but the first do."""
     x, log_beta = forward(lm.decoder, lm.params, IDS, hook=decaying(GATE), gates=weights, remat=remat)
     tokens = by_blocks(nll, lm.decoder, lm.params, x[:, :-1], IDS[:, 1:], block=block)
-    return tokens.mean() + 0.1 * sum(capacity(layer, 8) for layer in log_beta)
+    return tokens.mean() + 0.1 * capacity(log_beta, 1)
 
 
 def test_it_gives_the_logits_of_a_prefill(lm):
@@ -143,10 +143,11 @@ def test_what_is_alive_and_its_price_are_the_transcription():
     log_beta = jnp.log(jnp.array([[[1, 0.5, 0.25, 0.9]]]))
     np.testing.assert_allclose(jnp.exp(decay(log_beta))[0, 0, 0, 3], [1, 0.25, 0.25, 1], rtol=1e-6)
     np.testing.assert_allclose(retained(log_beta)[0, 0], [1, 2, 2.5, 2.5], rtol=1e-6)
-    np.testing.assert_allclose(capacity(log_beta, 2), 0.25, rtol=1e-6)
-    drawn = -np.random.default_rng(0).exponential(size=(2, 3, 50))
-    want = np.mean([trim_kv.capacity_code(trim_kv.retained(row), 8) for row in drawn.reshape(-1, 50)])
-    np.testing.assert_allclose(capacity(jnp.asarray(drawn, jnp.float32), 8), want, rtol=1e-5)
+    np.testing.assert_allclose(capacity([log_beta], 2), 0.5, rtol=1e-6)
+    drawn = -np.random.default_rng(0).exponential(size=(4, 2, 3, 50)) / 5
+    want = trim_kv.capacity_code(np.stack([trim_kv.retained(row) for row in drawn.reshape(-1, 50)]), 8)
+    np.testing.assert_allclose(capacity(list(jnp.asarray(drawn, jnp.float32)), 8), want, rtol=1e-5)
+    assert capacity([log_beta], 4) == 0
 
 
 def test_a_bias_of_minus_infinity_hides_a_key(lm):

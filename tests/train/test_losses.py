@@ -52,11 +52,11 @@ LOSSES = {
     "rate_hinge": lambda x, y: rate_hinge(jax.nn.sigmoid(x).mean(1), 0.9),
     "rate_deviation": lambda x, y: rate_deviation(jax.nn.sigmoid(x).mean(1), 0.4),
     "l1": lambda x, y: l1({"a": x, "b": [y * x]}),
-    "capacity": lambda x, y: capacity(-jnp.exp(x - 3)[None], 2),
+    "capacity": lambda x, y: capacity([-jnp.exp(x - 3)[None], -jnp.exp(y - 3)[None]], 2),
     "squared_error": lambda x, y: squared_error(x, y).sum(),
     "model_capacity": lambda x, y: model_capacity([-jnp.exp(x - 3)[None], -jnp.exp(y - 3)[None]], 2),
     "delayed_penalty": lambda x, y: (delayed_penalty(x[None], 1) * jnp.tile(y, (5, 1, 1)).swapaxes(0, 1)[None, :, None]).sum(),
-    "capacity, valid": lambda x, y: capacity(-jnp.exp(x - 3)[None], 2, MASK[:1] | (jnp.arange(5) > 2)),
+    "capacity, valid": lambda x, y: capacity([-jnp.exp(x - 3)[None]], 2, MASK[:1] | (jnp.arange(5) > 2)),
 }
 
 
@@ -123,10 +123,11 @@ def test_a_masked_mean_reads_nothing_that_is_masked():
 def test_the_worked_capacity_of_a_model():
     """Two layers of one head each, S = 3.65 after three tokens; M = 1."""
     log_beta = [jnp.log(jnp.array([[row]])) for row in ([0.9, 0.5, 0.99], [0.2, 0.3, 0.4])]
-    np.testing.assert_allclose(model_capacity(log_beta, 1, jnp.array([[False, False, True]])), 0.4125, rtol=1e-6)
+    np.testing.assert_allclose(model_capacity(log_beta, 1, jnp.array([[False, False, True]])), 0.825, rtol=1e-6)
     drawn = -RNG.exponential(size=(3, 2, 9))
-    want = make_each_token_count.hinge(drawn.reshape(6, 9), 2).mean()
-    np.testing.assert_allclose(model_capacity(list(jnp.asarray(drawn, jnp.float32)[:, None]), 2), want, rtol=1e-5)
+    over = make_each_token_count.hinge(drawn.reshape(6, 9), 1)
+    assert 0 < (over > 0).sum() < 9
+    np.testing.assert_allclose(model_capacity(list(jnp.asarray(drawn, jnp.float32)[:, None]), 1), over[over > 0].mean(), rtol=1e-5)
 
 
 def test_the_worked_delay():
@@ -168,5 +169,5 @@ def test_ranks_are_spearmans():
 def test_padding_costs_no_capacity():
     log_beta = jnp.asarray(-RNG.exponential(size=(1, 2, 9)), jnp.float32)
     padded = jnp.concatenate([log_beta, jnp.zeros((1, 2, 4))], -1)
-    np.testing.assert_allclose(capacity(padded, 1, jnp.arange(13)[None] < 9), capacity(log_beta, 1), rtol=1e-6)
-    assert abs(capacity(padded, 1) - capacity(log_beta, 1)) > 0.01
+    np.testing.assert_allclose(capacity([padded], 1, jnp.arange(13)[None] < 9), capacity([log_beta], 1), rtol=1e-6)
+    assert abs(capacity([padded], 1) - capacity([log_beta], 1)) > 0.01

@@ -28,7 +28,8 @@ class MakeEachTokenCount(TrimKV):
         rate, floor, warmup: AdamW's learning rate: up to `rate`, along a cosine to `floor`.   decay: of the weights.
 
     Source: Make Each Token Count, arXiv 2605.09649, section 4, as released.
-    Differs: the warm-up takes at most a tenth of the run.
+    Differs: the warm-up takes at most a tenth of the run; the gradient is not clipped (the
+    release's trainer clips it to a norm of 1 unless told otherwise).
     """
 
     method: ClassVar[str] = "make_each_token_count"

@@ -24,14 +24,15 @@ from kvjax.train.trim_kv import capacity, decaying, retained
 
 @dataclass(frozen=True)
 class TrimKV(Learner):
-    """loss = (KL(teacher ‖ student) + CE) / 2 on labelled tokens + λ · capacity, mean over layers.
+    """loss = (KL(teacher ‖ student) + CE) / 2 on labelled tokens + λ · `capacity`.
 
     Args:
         budget: M, tokens a head may keep alive.   hidden, bias: of the gate.   weight: λ.
         rate, floor, warmup: AdamW's learning rate: up to `rate`, along a cosine to `floor`.   decay: of the weights.
 
     Source: TRIM-KV, arXiv 2512.03324, section 4.2, as released; the paper adds KL and CE, and a decay of 0.01.
-    Differs: the warm-up takes at most a tenth of the run.
+    Differs: the warm-up takes at most a tenth of the run; the gradient is not clipped (the
+    release's trainer clips it to a norm of 1 unless told otherwise).
     """
 
     method: ClassVar[str] = "trim_kv"
@@ -68,8 +69,8 @@ class TrimKV(Learner):
         return weights
 
     def price(self, log_beta: Sequence[Float[Array, "b h t"]], batch: Batch) -> Float[Array, ""]:
-        """What is over the budget: mean over layers."""
-        return jnp.stack([capacity(layer, self.budget, batch.valid) for layer in log_beta]).mean()
+        """What is over the budget."""
+        return capacity(log_beta, self.budget, batch.valid)
 
     def optimiser(self, steps: int) -> optax.GradientTransformation:
         schedule = cosine(self.rate, steps, warmup=self.warmup, floor=self.floor)
