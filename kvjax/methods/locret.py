@@ -6,6 +6,7 @@ Decoded tokens are never evicted. Scores are made when a token is read and trave
 Gates are learned by `kvjax train locret` (`kvjax.train.learners.Locret`) and kept as an artefact.
 Differs: a prompt is read whole and cut once; the release reads pieces of 3,072 tokens and cuts after each, with the last 2,500
 pinned but after the final piece. `pieces=True` is the policy for that: `kvjax.extend` piece by piece, `recent` the pinned tokens.
+The last `recent` tokens count inside the budget; the release reads them after the last cut, on top of it.
 Keys keep their true positions (the release's Llama code rotates those that stay anew, side by side).
 
 BibTeX:
