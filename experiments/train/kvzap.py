@@ -6,7 +6,7 @@ from typing import Any
 from kvjax.train.learners import KVzap
 
 DATA = "text"
-DEFAULTS = dict(hidden=512, threshold=-4.0, rate=5e-3, clip=1.0, system=4, chunk=2048)
+DEFAULTS = dict(hidden=512, threshold=-4.0, rate=5e-3, decay=0.01, clip=1.0, system=4, chunk=2048)
 
 
 def learner(settings: Mapping[str, Any], budget: int | None) -> KVzap:

@@ -6,7 +6,7 @@ from typing import Any
 from kvjax.train.learners import Locret
 
 DATA = "answers"
-DEFAULTS = dict(hidden=1024, weight=0.0025, rate=5e-4, rise=2 / 3, clip=0.5)
+DEFAULTS = dict(hidden=1024, weight=0.0025, rate=5e-4, rise=2 / 3, decay=0.01, clip=0.5)
 
 
 def learner(settings: Mapping[str, Any], budget: int | None) -> Locret:

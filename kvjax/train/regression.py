@@ -23,9 +23,9 @@ def neighbours(predicted: Float[Array, "*s t"]) -> Float32[Array, "*s t-1"]:
 def smooth_l1_with_neighbours(
     predicted: Float[Array, "*s t"], wanted: Float[Array, "*s t"], weight: float = 0.0025
 ) -> Float32[Array, ""]:
-    """mean smooth_l1 + weight · mean neighbours.
+    """mean smooth_l1 + weight · mean neighbours, of one layer.
 
-    Source: Locret, arXiv 2410.01805, section 3.2, weight as released.
+    Source: Locret, arXiv 2410.01805, section 3.2, weight as released; of several layers the second terms are summed.
     """
     return smooth_l1(predicted, wanted).mean() + weight * neighbours(predicted).mean()
 

@@ -21,11 +21,11 @@ def label(rows: Float[np.ndarray, "g t n"]) -> Float[np.ndarray, " n"]:
     return rows.max((0, 1))
 
 
-def loss(guess: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], weight: float = 0.0025) -> float:
-    """mean smooth-L1 + weight · mean (guess_(t+1) - guess_t)²."""
+def loss(guess: Float[np.ndarray, "l h n"], truth: Float[np.ndarray, "l h n"], weight: float = 0.0025) -> float:
+    """mean smooth-L1 + weight · sum over layers of mean (guess_(t+1) - guess_t)²."""
     off = np.abs(guess - truth)
     smooth = np.where(off < 1, off**2 / 2, off - 0.5)
-    return smooth.mean() + weight * (np.diff(guess) ** 2).mean()
+    return smooth.mean() + weight * sum((np.diff(layer) ** 2).mean() for layer in guess)
 
 
 def cut(u: Float[np.ndarray, " n"], held: Int[np.ndarray, " m"], *, budget: int, pinned: int) -> Int[np.ndarray, " k"]:

@@ -182,16 +182,36 @@ def test_locrets_loss_is_the_transcription(small):
     learner, batch = GATES["locret"], part(small, GATES["locret"], texts(1, seed=5))
     weights, prompt = untrained(small, learner), np.flatnonzero(~np.asarray(batch.label[0]))
     said = jax.jit(lambda weights, batch: learner.loss(weights, Frozen.of(small), batch, NOW))(weights, batch)
-    losses = []
+    guesses, labels = [], []
     for layer, inputs in enumerate(dense(small, batch.tokens[0].tolist())):
         here = jax.tree.map(lambda w, layer=layer: np.asarray(w[layer], np.float64), weights)
         guess = np.stack([locret.gate(inputs.q_raw[0, :, :, i], inputs.k_raw[0, :, i], inputs.v[0, :, i], here) for i in prompt])
         z = np.einsum("hgtd,hnd->hgtn", inputs.q[0], inputs.k[0]) / 4
         a = np.exp(np.where(np.tril(np.ones((40, 40), bool)), z, -np.inf))
         rows = (a / a.sum(-1, keepdims=True))[:, :, len(prompt) :, : len(prompt)]
-        losses += [locret.loss(guess[:, h], locret.label(rows[h])) for h in range(2)]
-    np.testing.assert_allclose(said.loss, np.mean(losses), rtol=1e-4)
+        guesses.append(guess.T)
+        labels.append(np.stack([locret.label(of_head) for of_head in rows]))
+    np.testing.assert_allclose(said.loss, locret.loss(np.stack(guesses), np.stack(labels)), rtol=1e-5)
+    np.testing.assert_allclose(said.terms["neighbours"], sum((np.diff(of_layer) ** 2).mean() for of_layer in guesses), rtol=1e-4)
     np.testing.assert_allclose(said.kept, 8 / len(prompt))
+
+
+def test_locrets_worked_loss():
+    """Two layers of one head: the mean of 0.045 and 0.02, and 0.0025 times the sum of 0.445 and 0.02."""
+    guess, label = np.array([[[0.4, 0.9, 0.1]], [[0.1, 0.3, 0.3]]]), np.array([[[0.5, 0.8, 0.6]], [[0.1, 0.5, 0.5828427125]]])
+    np.testing.assert_allclose(locret.loss(guess, label), 0.0325 + 0.0025 * 0.465, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["locret", "kvzap"])
+def test_weights_decay_by_a_hundredth_of_the_rate(name):
+    """Where nothing has a gradient, at the highest rate of a run."""
+    learner, one = replace(GATES[name], rate=0.5), {"w": jnp.ones(1)}
+    rule = learner.optimiser(2)
+    state, found = rule.init(one), []
+    for _ in range(2):
+        step, state = rule.update(jax.tree.map(jnp.zeros_like, one), state, one)
+        found.append(float(step["w"][0]))
+    np.testing.assert_allclose(min(found), -0.005, rtol=1e-5)
 
 
 def test_dms_attention_is_the_transcription(small):

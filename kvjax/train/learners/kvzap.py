@@ -36,7 +36,7 @@ class KVzap(Learner):
 
     Args:
         hidden: width of the layer between; 0 for the linear map.   threshold: where predictions start, and what `kept` counts.
-        rate: AdamW's learning rate, along a cosine to 0.   clip: of the gradient's norm.
+        rate: AdamW's learning rate, along a cosine to 0.   decay: of the weights.   clip: of the gradient's norm.
         system, chunk: as in `kvjax.prefill.RepeatedContext`.   first, further: ids of its requests, for models without a tokenizer.
 
     Source: KVzap, arXiv 2601.07891, section 3, as released.
@@ -49,6 +49,7 @@ class KVzap(Learner):
     hidden: int = 512
     threshold: float = -4.0
     rate: float = 5e-3
+    decay: float = 0.01
     clip: float = 1.0
     system: int = 4
     chunk: int = 2048
@@ -91,7 +92,8 @@ class KVzap(Learner):
         return batch.valid & (jnp.arange(batch.tokens.shape[-1]) >= self.system)
 
     def optimiser(self, steps: int) -> optax.GradientTransformation:
-        return optax.chain(optax.clip_by_global_norm(self.clip), optax.adamw(optax.cosine_decay_schedule(self.rate, steps)))
+        schedule = optax.cosine_decay_schedule(self.rate, steps)
+        return optax.chain(optax.clip_by_global_norm(self.clip), optax.adamw(schedule, weight_decay=self.decay))
 
     def check(self, model: Decoder, length: int) -> None:
         if length <= self.system:

@@ -27,16 +27,17 @@ from kvjax.train.schedules import rise_and_fall
 
 @dataclass(frozen=True)
 class Locret(Learner):
-    """loss = mean smooth L1 of the guess to `answer_attention` + weight · mean (guess_(j+1) - guess_j)², over the prompt's tokens.
+    """loss = mean smooth L1 of the guess to `answer_attention` + weight · Σ_layers mean (guess_(j+1) - guess_j)².
 
-    The labelled tokens are the answer. The terms also tell Spearman's ρ of guess and label, mean over heads.
+    Means are over the prompt's tokens and heads, the first over layers, too. The labelled tokens are the answer. The terms also
+    tell Spearman's ρ of guess and label, mean over heads.
 
     Args:
         budget: slots of a head that `kept` tells of; the loss knows none.   hidden: of the gate.   weight: of the second term.
-        rate: AdamW's learning rate, up over the share `rise` of the run and down again.   clip: of each number of the gradient.
+        rate: AdamW's learning rate, up over the share `rise` of the run and down again to 0.   decay: of the weights.
+        clip: of each number of the gradient.
 
     Source: Locret, arXiv 2410.01805, section 3.2, as released (2,000 of 3,000 steps go up).
-    Differs: what the rate does after them is not told; here it falls to 0.
     """
 
     method: ClassVar[str] = "locret"
@@ -45,6 +46,7 @@ class Locret(Learner):
     weight: float = 0.0025
     rate: float = 5e-4
     rise: float = 2 / 3
+    decay: float = 0.01
     clip: float = 0.5
 
     def gate(self, model: Decoder) -> RetainingGate:
@@ -68,14 +70,14 @@ class Locret(Learner):
         prompt = batch.valid & ~batch.label
         mine = jnp.broadcast_to(prompt[:, None, None], guess.shape)
         error = masked_mean(smooth_l1(guess, label), mine)
-        rough = masked_mean(neighbours(guess), mine[..., 1:] & mine[..., :-1])
+        rough = guess.shape[1] * masked_mean(neighbours(guess), mine[..., 1:] & mine[..., :-1])
         kept = jnp.minimum(1.0, self.budget / prompt.sum(-1)).mean()
         terms = {"smooth_l1": error, "neighbours": rough, "rank_correlation": rank_correlation(guess, label, mine).mean()}
         return Graded(error + self.weight * rough, kept, terms)
 
     def optimiser(self, steps: int) -> optax.GradientTransformation:
         schedule = rise_and_fall(self.rate, steps, rise=self.rise)
-        return optax.chain(optax.clip(self.clip), optax.adamw(schedule, b1=0.9, b2=0.95))
+        return optax.chain(optax.clip(self.clip), optax.adamw(schedule, b1=0.9, b2=0.95, weight_decay=self.decay))
 
 
 def guessing(gate: Gate, answer: Bool[Array, "b t"], windows: tuple[int | None, ...]) -> Hook:
