@@ -50,6 +50,17 @@ def test_gradients_of_the_whole_loss_are_central_differences(tiny):
     np.testing.assert_allclose(exact, numeric, rtol=3e-2)
 
 
+def test_rates_fall_straight_to_0():
+    """Adam moves by its rate where gradients are alike: of 4 steps the first by all of it, the second by three quarters, ..."""
+    rule = replace(LOCOCO_TOY, gamma_factor=200.0).optimiser(4)
+    weights = {name: jnp.ones(1) for name in ("kernel", "bias", "gamma")}
+    state, moved = rule.init(weights), []
+    for _ in range(4):
+        step, state = rule.update(weights, state)
+        moved.append([float(-step[name][0]) for name in ("kernel", "gamma")])
+    np.testing.assert_allclose(moved, np.outer([1, 0.75, 0.5, 0.25], [0.1, 0.02]), rtol=1e-4)
+
+
 @pytest.mark.slow
 def test_training_lowers_the_loss_and_no_cut_changes_a_bit(tiny, whole, tmp_path):
     """Of the texts it learns from: random ones have nothing in common with others."""

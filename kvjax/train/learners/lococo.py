@@ -27,11 +27,11 @@ class LoCoCo(Learner):
     Args:
         budget: M, slots of a head.   share: of them that stay as they are, heavy hitters; the others are mixtures.
         width: of the convolution, odd.   recent: last tokens before the chunk that are heavy.   chunk: tokens that are predicted.
-        rate: Adam's; `conv_factor` and `gamma_factor` times that for the convolution and for γ.
+        rate: Adam's, falling straight to 0; `conv_factor` and `gamma_factor` times that for the convolution and for γ.
 
     Source: LoCoCo, arXiv 2406.05317, section 3, as released.
     Differs: one cut a text (the release cuts before every chunk of up to 16, and learns from the current one alone); the model is
-    frozen (the release can train low-rank updates of it, too).
+    frozen (the release trains its embeddings and norms at 5 times the rate, and can train low-rank updates of it, too).
     """
 
     method: ClassVar[str] = "lococo"
@@ -42,7 +42,7 @@ class LoCoCo(Learner):
     chunk: int = 512
     rate: float = 5e-5
     conv_factor: float = 1000.0
-    gamma_factor: float = 5.0
+    gamma_factor: float = 1000.0
 
     def init(self, key: Array, model: Decoder) -> PyTree:
         slots = int(self.budget * (1 - self.share))
@@ -66,8 +66,8 @@ class LoCoCo(Learner):
         return Graded(ce, jnp.float32(min(1.0, self.budget / read)), {"ce": ce, "gamma": weights["gamma"].mean()})
 
     def optimiser(self, steps: int) -> optax.GradientTransformation:
-        del steps
-        rates = {"conv": optax.adam(self.conv_factor * self.rate), "gamma": optax.adam(self.gamma_factor * self.rate)}
+        factors = {"conv": self.conv_factor, "gamma": self.gamma_factor}
+        rates = {name: optax.adam(optax.linear_schedule(factor * self.rate, 0.0, steps)) for name, factor in factors.items()}
         return optax.multi_transform(rates, {"kernel": "conv", "bias": "conv", "gamma": "gamma"})
 
     def check(self, model: Decoder, length: int) -> None:
