@@ -48,12 +48,15 @@ def side_shapes(model: Decoder, rank: int, hidden: int) -> dict[str, dict[str, t
 
 
 def init_side_maps(key: Array, model: Decoder, rank: int = 8, hidden: int = 512) -> PyTree:
-    """Untrained weights: {"q": ..., "k": ...}, each leaf [l, ...]; matrices uniform, scales 1e-4: almost nothing is added."""
+    """Untrained weights: {"q": ..., "k": ...}, each leaf [l, ...]; scales 1e-4: almost nothing is added.
+
+    Matrices of m rows and n columns are uniform within sqrt(6 / (m + n)) of 0, as in the release's training.
+    """
     shapes = side_shapes(model, rank, hidden)
     keys = iter(jax.random.split(key, 7))
 
     def drawn(path, shape):
-        key, bound = next(keys), (3 / ((model.head_dim if shape[-1] == hidden else shape[-2]) + rank)) ** 0.5
+        key, bound = next(keys), (6 / (shape[-2] + shape[-1])) ** 0.5
         if "scale" in jax.tree_util.keystr(path):
             return jnp.full(shape, 1e-4)
         return jax.random.uniform(key, shape, minval=-bound, maxval=bound)

@@ -137,6 +137,15 @@ def test_untrained_maps_add_almost_nothing(lm, prompt):
     assert 0 < np.asarray(cache.memory["a"]).max() < 0.05
 
 
+def test_untrained_matrices_are_within_their_bounds(lm):
+    """Heads of 16, 8 between, rank 4: sqrt(6 / 24), sqrt(6 / 12) and sqrt(6 / 8)."""
+    maps = init_side_maps(jax.random.key(0), lm.decoder, rank=4, hidden=8)
+    sizes = {"up": 0.5, "down": 0.5**0.5, "mix": 0.75**0.5}
+    for side, name in [(side, name) for side in "qk" for name in sizes if name in maps[side]]:
+        largest = float(np.abs(maps[side][name]).max())
+        assert 0.9 * sizes[name] < largest <= sizes[name]
+
+
 def test_what_is_wrong_is_said(lm, prompt):
     narrow = {**MAPS, "q": {**MAPS["q"], "up": MAPS["q"]["up"][:, :, :1]}}
     policy = kvjax.methods.less(narrow, budget=BUDGET)

@@ -32,7 +32,9 @@ class LESS(Learner):
         rate: Adam's learning rate, halved after each quarter of the run.
 
     Source: LESS, arXiv 2402.09398, section 3.2, as released (512 texts, 40 epochs).
-    Differs: no dropout (the release: 0.3 between the maps); all layers learn in one run.
+    Differs: no dropout (the release: 0.3 between the maps); all layers learn in one run, and what is kept is its end (the release
+    keeps each layer's best epoch, by texts held out); H2O's sums are of a softmax over what is held, as it is served (the release
+    adds up the full one).
     """
 
     method: ClassVar[str] = "less"
