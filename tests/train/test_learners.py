@@ -12,9 +12,10 @@ import models
 from kvjax.allocate import full_heads
 from kvjax.artefacts.artefact import load, model_facts, save
 from kvjax.artefacts.weights import weights_of
+from kvjax.attention_inputs import AttentionInputs
 from kvjax.train import Examples, Frozen, Moment, artefact_of, decaying, mean_grade, stacked, train, untrained
 from kvjax.train.learners import DuoAttention
-from kvjax.train.learners.duo_attention import mixed, streaming
+from kvjax.train.learners.duo_attention import mixed, remembered, streaming
 from models import llama
 from tests.conftest import ids_of, toy_config
 from tests.train.conftest import DUO, TRIM, same, texts
@@ -36,8 +37,10 @@ def open_weights(lm, learner):
 def test_open_gates_are_the_plain_pass_to_the_bit(lm, learner):
     frozen = Frozen.of(lm)
     hook = decaying(TRIM.gate(lm.decoder)) if learner is TRIM else mixed(2, 6)
-    plain, _ = frozen.forward(BATCH.tokens)
-    hooked, _ = frozen.forward(BATCH.tokens, hook=hook, gates=open_weights(lm, learner))
+    plain, full = frozen.forward(BATCH.tokens, hook=remembered)
+    weights = open_weights(lm, learner) | ({} if learner is TRIM else {"full": jnp.stack(full)})
+    hooked, _ = frozen.forward(BATCH.tokens, hook=hook, gates=weights)
+    np.testing.assert_array_equal(np.asarray(plain), np.asarray(frozen.forward(BATCH.tokens)[0]))
     np.testing.assert_array_equal(np.asarray(plain), np.asarray(hooked))
     logits = [frozen.by_blocks(lambda z: z, x, block=16) for x in (plain, hooked)]
     np.testing.assert_array_equal(*map(np.asarray, logits))
@@ -77,6 +80,15 @@ def test_alphas_stay_between_0_and_1(lm, source):
     alpha = train(lm, DuoAttention(sinks=2, recent=6, rate=5.0, weight=100.0), source, steps=3).weights["alpha"]
     assert ((alpha >= 0) & (alpha <= 1)).all() and (alpha == 0).any()
     np.testing.assert_array_equal(DUO.project({"alpha": jnp.array([[-0.5, 1.5, 0.3]])})["alpha"], jnp.array([[0, 1, 0.3]]))
+
+
+def test_full_attention_is_what_the_full_pass_gave():
+    """Of two heads: 0.75 of the 8 that the full pass gave and 0.25 of what streaming attention gives now, 4; all of the latter."""
+    weights = {"alpha": jnp.array([0.75, 0.0]), "full": jnp.full((1, 2, 1, 3, 4), 8.0)}
+    inputs = AttentionInputs(q=jnp.zeros((1, 2, 1, 3, 4)))
+    out, _ = mixed(1, 2)(0, weights, inputs, lambda inputs, bias: jnp.full(inputs.q.shape, 4.0))
+    np.testing.assert_array_equal(out[0, 0], 7)
+    np.testing.assert_array_equal(out[0, 1], 4)
 
 
 def test_the_worked_streaming_mask():
