@@ -39,7 +39,7 @@ def _behind(x, *, room):
 
 
 @partial(jax.jit, static_argnames=("decoder", "window", "n", "width", "sinks"), donate_argnames=("x", "k", "v"))
-def _layer(weights, x, k, v, data, needs, soft, ids, length, offset, end, span, *, decoder, window, n, width, sinks):
+def _layer(weights, x, k, v, data, needs, soft, ids, length, offset, end, begin, span, *, decoder, window, n, width, sinks):
     """One layer over one chunk of a probe; k and v hold the prompt's n rows at most, then the probe's."""
     weights = weights if soft is None else soft.read_by(weights)
     at = offset + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
@@ -52,8 +52,8 @@ def _layer(weights, x, k, v, data, needs, soft, ids, length, offset, end, span, 
         values = jax.lax.dynamic_update_slice_in_dim(v, inputs.v.astype(v.dtype), offset, axis=2)
         out, _ = prefill_attention(inputs.q, keys, values, offset=offset, window=window)
         block = ProbeBlock(
-            inputs=inputs, ids=ids, out=out, k=keys, offset=offset[None], count=count, length=length, span=span, n=n, width=width,
-            sinks=sinks, window=window,
+            inputs=inputs, ids=ids, out=out, k=keys, offset=offset[None], count=count, length=length, span=span, begin=begin, n=n,
+            width=width, sinks=sinks, window=window,
         )  # fmt: skip
         return out, (keys, values, ev.folded(data, needs, block))
 
@@ -63,9 +63,12 @@ def _layer(weights, x, k, v, data, needs, soft, ids, length, offset, end, span, 
 
 def probe_row(
     lm: LanguageModel, row: PrefilledRow, ids: Sequence[int], needs: Iterable[Probed], *, span: Span | None = None, sinks: int = 0,
-    chunk: int | None = None, soft: SoftTokens | None = None,
+    asked: int = 0, chunk: int | None = None, soft: SoftTokens | None = None,
 ) -> PrefilledRow:  # fmt: skip
-    """One prompt after one probe: see `probe`. With learned tokens `soft`, ids say how many there are and nothing else."""
+    """One prompt after one probe: see `probe`. With learned tokens `soft`, ids say how many there are and nothing else.
+
+    The first `asked` tokens of the probe are read, and do not count.
+    """
     decoder, n, length = lm.decoder, row.ids.shape[0], int(row.length[0])
     room, chunks = CausalAttention().plan(len(ids), chunk)
     tokens = np.zeros((1, room), np.int32)
@@ -74,7 +77,7 @@ def probe_row(
     xs = _embedded(lm, parts, chunks, soft)
     start, stop = span or (0, length)
     sizes = dict(n=n, width=min(n, size_class(stop - start, steps=8)), sinks=min(sinks, n))
-    where = np.int32(length), np.int32(length + len(ids)), np.array([start, stop], np.int32)
+    where = *(np.int32(length + x) for x in (0, len(ids), asked)), np.array([start, stop], np.int32)
     evidence = []
     for layer, (weights, window) in enumerate(zip(lm.params["layers"], decoder.windows, strict=True)):
         k, v = (_behind(x[layer], room=room) for x in (row.k, row.v))

@@ -25,9 +25,12 @@ class KeysRead:
 
 def probe_rows(
     reduction: Reduction, q: Float[Array, "b h g t d"], read: KeysRead, *, offset: Int32[Array, " b"], count: Int32[Array, " b"],
-    window: int | None,
+    begin: Int32[Array, ""], window: int | None,
 ) -> PyTree:  # fmt: skip
-    """The reduction, [b h g m], of p_i = softmax_j q_i k_j / sqrt(d) over the keys read, i - window < j <= i = offset + row."""
+    """The reduction, [b h g m], of p_i = softmax_j q_i k_j / sqrt(d) over the keys read, i - window < j <= i.
+
+    i = offset + row is the query's position; those before `begin` do not count.
+    """
     b, h, g, t, d = q.shape
     m = read.k.shape[2]
     rows = rows_of_a_tile(t, b * h * g * m)
@@ -41,7 +44,7 @@ def probe_rows(
         part = lax.dynamic_slice_in_dim(q, i * rows, rows, axis=3)
         z = jnp.einsum("bhgtd,bhmd->bhgtm", part, read.k, preferred_element_type=jnp.float32) / math.sqrt(d)
         seen = jnp.broadcast_to(seen, z.shape)
-        counted = seen & (index < count[:, None])[:, None, None, :, None]
+        counted = seen & ((index < count[:, None]) & (positions >= begin))[:, None, None, :, None]
         p = jnp.where(counted, softmax(jnp.where(seen, z, -jnp.inf)), 0.0)
         where = RowsAt(keys=jnp.broadcast_to(read.position, (b, h, m)), steps=jnp.zeros_like(positions))
         return reduction.join(state, reduction.of_rows_at(p, positions, counted, where))
@@ -62,11 +65,13 @@ class ProbeBlock(ChunkBlock):
     Attributes:
         k: the prompt's keys, and from position `length` on the probe's own.
         length: tokens of the prompt.   span: start and stop of the prompt's keys whose attention is told.
+        begin: position of the first query that counts.
         n: padded length of the prompt.   width: padded length of the span.   sinks: first keys that take part, told or not.
     """
 
     length: Int32[Array, ""]
     span: Int32[Array, "2"]
+    begin: Int32[Array, ""]
     n: int = struct.field(pytree_node=False)
     width: int = struct.field(pytree_node=False)
     sinks: int = struct.field(pytree_node=False)
@@ -98,7 +103,8 @@ class ProbeBlock(ChunkBlock):
 
     def reduced(self, reduction: Reduction) -> PyTree:
         """The reduction's states [b h g n]: of keys outside the span, as if nobody had looked."""
-        found = probe_rows(reduction, self.inputs.q, self.read(), offset=self.offset, count=self.count, window=self.window)
+        rows = dict(offset=self.offset, count=self.count, begin=self.begin, window=self.window)
+        found = probe_rows(reduction, self.inputs.q, self.read(), **rows)
         empty = reduction.empty((*self.inputs.q.shape[:3], self.n))
         return jax.tree.map(self._told, found, empty)
 

@@ -27,13 +27,15 @@ class RepeatedContext(Probed):
     """What a pass that repeats the prompt attends to: `kvjax.second_pass` records it.
 
     The prompt behind its first `system` tokens is cut into chunks. For each, a request and the chunk's own tokens are read on top
-    of the whole prompt; probabilities are taken among the first `system` keys, the chunk's and the pass's own (every token of the
-    pass counts, the request's too), and told of the chunk's keys. A prompt without anything behind `system` is one chunk.
+    of the whole prompt; probabilities are taken among the first `system` keys, the chunk's and the pass's own, and told of the
+    chunk's keys. Every token of the pass counts, the request's too, unless `own`. A prompt without anything behind `system` is one
+    chunk.
 
     Args:
         chunk: tokens of a chunk; the last is short.
         system: first tokens of the prompt, such as a system prompt: no chunk holds them, all see them.
         quoted: last tokens of the chunk before that are quoted behind the request.
+        own: whether the tokens that repeat the chunk count alone.
         first, further: ids of the request for the first chunk and for the others; None: FIRST and FURTHER by the model's tokenizer.
 
     Source: KVzip, arXiv 2505.23416, section 3.2. Differs: the wording of the request.
@@ -44,6 +46,7 @@ class RepeatedContext(Probed):
     chunk: int = struct.field(pytree_node=False, default=2000)
     system: int = struct.field(pytree_node=False, default=4)
     quoted: int = struct.field(pytree_node=False, default=8)
+    own: bool = struct.field(pytree_node=False, default=False)
     first: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
     further: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
 
@@ -59,7 +62,8 @@ class RepeatedContext(Probed):
     @property
     def key(self) -> str:
         asked = zlib.crc32(repr((self.quoted, self.first, self.further)).encode())
-        return f"{self.name}_{self.chunk}_{self.system}_{asked:08x}_{self.need.key}"
+        own = "_own" if self.own else ""
+        return f"{self.name}_{self.chunk}_{self.system}_{asked:08x}{own}_{self.need.key}"
 
     def serves(self, other: Need) -> bool:
         return self.key == other.key
@@ -100,7 +104,8 @@ class RepeatedContext(Probed):
 
     def _repeated(self, lm: LanguageModel, row: PrefilledRow, passes: list[tuple[Span, list[int]]]) -> PrefilledRow:
         for span, ids in passes:
-            row = probe_row(lm, row, ids, (self,), span=span, sinks=self.system)
+            asked = len(ids) - (span[1] - span[0]) if self.own else 0
+            row = probe_row(lm, row, ids, (self,), span=span, sinks=self.system, asked=asked)
         return row
 
 

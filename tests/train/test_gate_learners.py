@@ -148,16 +148,16 @@ def dense(lm, ids):
 
 
 def test_kvzaps_labels_are_the_transcription(small):
-    """A text of 40 tokens in chunks of 24 and 12 behind the first 4."""
+    """A text of 40 tokens in chunks of 24 and 12 behind the first 4; the rows that repeat them count."""
     ids = ids_of(40, 3)
     got = part(small, KVZAP, [Example(tuple(ids), (True,) * 40)]).measured[0]
     for span, asked in (((4, 28), [5, 6, 7]), ((28, 40), [8, 9, *ids[20:28]])):
         passed = dense(small, [*ids, *asked, *ids[slice(*span)]])
         for layer, inputs in enumerate(passed):
             q, own, hidden = inputs.q[0, :, :, 40:], inputs.k[0, :, 40:], np.linalg.norm(inputs.x[0, 40:], axis=-1)
-            rows = kvzip.repeat_rows(q, inputs.k[0, :, :4], inputs.k[0, :, slice(*span)], own)
+            rows = kvzip.repeat_rows(q, inputs.k[0, :, :4], inputs.k[0, :, slice(*span)], own)[:, :, len(asked) :]
             value = np.linalg.norm(np.einsum("hnd,ehgd->hgne", inputs.v[0, :, slice(*span)], inputs.w_o), axis=-1)
-            want = kvzip.output_log_scores(rows, value, hidden)
+            want = kvzip.output_log_scores(rows, value, hidden[len(asked) :])
             np.testing.assert_allclose(got[layer, :, slice(*span)], want, atol=1e-4)
 
 

@@ -34,7 +34,8 @@ class AttentionGate(Learner):
         target: β, the share of tokens that is to stay.   weight: α.   threshold: of p.
         parts, width: of the gate's attention, which is causal.   bias: the logit that gates start from.
         sinks: first tokens that always stay.   floor: what is left of the weight of a hidden token (`kvjax.train.flagged`).
-        rate: AdamW's learning rate, up over `warmup` steps and along a cosine to 0.   clip: of the gradient's norm.
+        rate: AdamW's learning rate, up over `warmup` steps and along a cosine to 0; weights decay by 1e-4 of it.
+        clip: of the gradient's norm.
 
     Source: Attention-Gate, arXiv 2410.12876, section 3.
     Differs: the printed penalty has no absolute value; the model is frozen (the paper trains low-rank updates of it, too); the

@@ -30,9 +30,10 @@ from kvjax.train.second_reading import log_scores
 class KVzap(Learner):
     """loss = mean (gate(x_j) - s_j)² over layers, heads and tokens, s the logarithm of what KVzip's second pass says of a token.
 
-    A text is read, then read again chunk by chunk behind a request (`kvjax.second_pass`), once for every batch it is in. Its first
-    `system` tokens have no score and are left out. The terms also tell Spearman's ρ of gate and label, mean over heads, and how
-    much of the labels' variance within a text and head is explained: nothing by the best constant, less than nothing by worse.
+    A text is read, then read again chunk by chunk behind a request (`kvjax.second_pass`), once for every batch it is in; what the
+    request looks at does not count. The text's first `system` tokens have no score and are left out. The terms also tell Spearman's
+    ρ of gate and label, mean over heads, and how much of the labels' variance within a text and head is explained: nothing by the
+    best constant, less than nothing by worse.
 
     Args:
         hidden: width of the layer between; 0 for the linear map.   threshold: where predictions start, and what `kept` counts.
@@ -60,7 +61,7 @@ class KVzap(Learner):
     def repeated(self) -> RepeatedContext:
         """The second pass."""
         asked = dict(first=self.first, further=self.further)
-        return RepeatedContext(need=RelativeAttention(), chunk=self.chunk, system=self.system, **asked)
+        return RepeatedContext(need=RelativeAttention(), chunk=self.chunk, system=self.system, own=True, **asked)
 
     def gate(self, model: Decoder) -> SurrogateGate:
         """The gate of a model."""

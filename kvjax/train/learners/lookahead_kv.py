@@ -32,7 +32,8 @@ class LookaheadKV(Learner):
     Args:
         budget: slots of a head that `kept` tells of; the loss knows none.
         tokens: learned tokens.   rank, alpha: of the low-rank updates that they are read through, scaled by alpha / rank.
-        rate: AdamW's learning rate, up over `warmup` steps and along a cosine to 0.   clip: of the gradient's norm.
+        rate: AdamW's learning rate, up over `warmup` steps and along a cosine to 0; weights decay by 1e-4 of it.
+        clip: of the gradient's norm.
 
     Source: LookaheadKV, arXiv 2603.10899, section 3.
     Differs: the paper's optimiser is not told; the warm-up takes at most a tenth of the run. The last layer's updates of what comes
