@@ -1,10 +1,11 @@
 """RoCo: the lowest mean attention goes, among the tokens whose attention varies least.
 
 *On the Efficacy of Eviction Policy for Key-Value Constrained Generative Language Model Inference*, arXiv 2402.06262, section 3.
-Stages: score SteadyMean(recent, tail, sinks) · select TopK(sinks, recent=tail) · every step.
-Differs: a prompt is cut in one go by its own statistics (the release feeds it in strides and counts none before the first), and
-what the feasible tokens are too few for is taken from the next steadiest; guarded tokens are never feasible, even where few others
-are.
+Stages: score SteadyMean(recent, prompt_recent, tail, sinks) · select SparedFirst over TopK(sinks, recent=tail) · every step.
+Differs: a prompt is cut in one go by its own statistics and as if token by token (the release feeds it in strides, counts none
+before the first, and spares a stride's length more), and what the feasible tokens are too few for is taken from the next steadiest;
+guarded tokens are never feasible, even where few others are. Unless the prompt is pinned, sinks are guarded while decoding, too (in
+the release only while a prompt is read).
 
 BibTeX:
     @misc{ren2024roco, title={On the Efficacy of Eviction Policy for Key-Value Constrained Generative Language Model Inference},
@@ -18,17 +19,26 @@ Example:
 from kvjax.policy import Policy
 from kvjax.schedule import Every
 from kvjax.score import SteadyMean
-from kvjax.select import TopK
+from kvjax.select import SparedFirst, TopK
 
 
 def roco(
-    budget: int | float = 256, recent: float = 0.3, tail: int = 10, sinks: int = 4, pin_prompt: bool = False
+    budget: int | float = 256, recent: float = 0.3, tail: int = 10, sinks: int = 4, pin_prompt: bool = False,
+    prompt_recent: float = 0.1,
 ) -> Policy:  # fmt: skip
     """Keep the last `tail` tokens and, of those whose attention is steady, the ones of the highest mean.
 
-    `pin_prompt` is the release's decoding: the prompt stays whole, without statistics, and generated tokens alone go; `budget` is
-    then the prompt's length and the generated tokens held, together.
+    Args:
+        recent: share of the budget that is spared while decoding, the tail and the least steady.
+        tail, sinks: last and first tokens that stay.
+        pin_prompt: the release's decoding: the prompt stays whole, without statistics, and generated tokens alone go; `budget` is
+            then the prompt's length and the generated tokens held, together.
+        prompt_recent: `recent` of the prompt's cut.
     """
-    score = SteadyMean(recent=recent, tail=tail, sinks=0 if pin_prompt else sinks, pin_prompt=pin_prompt)
-    select = TopK(sinks=0 if pin_prompt else sinks, recent=tail)
-    return Policy(score=score, select=select, when=Every(1, after_prefill=not pin_prompt), budget=budget)
+    first = 0 if pin_prompt else sinks
+    return Policy(
+        score=SteadyMean(recent=recent, prompt_recent=prompt_recent, tail=tail, sinks=first, pin_prompt=pin_prompt),
+        select=SparedFirst(TopK(sinks=first, recent=tail)),
+        when=Every(1, after_prefill=not pin_prompt),
+        budget=budget,
+    )

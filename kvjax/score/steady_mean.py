@@ -1,14 +1,15 @@
-"""The mean attention of tokens whose attention is steady; what is unsteady is spared (RoCo)."""
+"""The mean attention of tokens, and how steady it is; what is unsteady is spared (RoCo)."""
+
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float32, Int32
+from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.evidence import AttentionStatistics, ColumnSums, Evidence, Need, OfGroupMean
 from kvjax.evidence.reduce import SumOfSquares
-from kvjax.kernels.select_top import ordered, select_top
 from kvjax.stage import Scorer
-from kvjax.types import Mask, Number, Scores
+from kvjax.types import Number, Scores
 from kvjax.view import LayerView
 
 
@@ -17,12 +18,6 @@ def mean_and_deviation(s1: Scores, s2: Scores, seen: Int32[Array, "b h n"]) -> t
     c = jnp.maximum(seen, 1).astype(jnp.float32)
     mu = s1 / c
     return mu, jnp.sqrt(jnp.maximum(s2 / c - mu * mu, 0.0))
-
-
-def spared(mu: Scores, sd: Scores, free: Mask, feasible: Int32[Array, "b h"]) -> Scores:
-    """μ for the `feasible` free slots of least σ (ties to the lower position), 1 + σ for the others: above every μ."""
-    steady = select_top(jnp.where(free, ordered(-sd), jnp.uint32(0)), feasible)
-    return jnp.where(steady, mu, 1.0 + sd)
 
 
 @struct.dataclass
@@ -35,20 +30,40 @@ class Sums:
 
 
 @struct.dataclass
-class SteadyMean(Scorer):
-    """u = μ for the k slots of least σ, 1 + σ for the others: the lowest mean goes, among those whose attention varies least.
+class Steadiness:
+    """How steady slots are, and how many of them compete by their means: at a budget b, most - floor(share (b - pinned)).
 
-    Of S slots that may go but one, k = S - 1 - floor(recent (S - 1)): at one token in, one token out S - 1 is the budget.
-
-    Args:
-        recent: share of the slots that is spared.   tail: last tokens that are never feasible; protect them, too.
-        sinks: first tokens that are never feasible.
-        pin_prompt: whether the prompt has no statistics and stays; a budget above the prompt's length is then prompt and rest.
-
-    Source: RoCo, arXiv 2402.06262, section 3; group mean before anything is summed, as in the release.
+    Attributes:
+        deviation: σ; inf where pinned.   free: slots that may compete.
+        most, pinned, share: by head.
     """
 
+    deviation: Float32[Array, "*x n"]
+    free: Bool[Array, "*x n"]
+    most: Int32[Array, "*x"]
+    pinned: Int32[Array, "*x"]
+    share: Float32[Array, "*x"]
+
+
+@struct.dataclass
+class SteadyMean(Scorer):
+    """u = μ, the mean attention; its second ranking is the `Steadiness`, by which `SparedFirst` spares the unsteady.
+
+    Of S slots, sinks apart, S - 1 - floor(share b) are feasible at a budget of b: those of least σ. The share is `recent` while
+    decoding and `prompt_recent` for a prompt, which is cut in one go.
+
+    Args:
+        recent, prompt_recent: share of the budget that is spared, the tail included.
+        tail: last tokens that are never feasible; protect them, too.   sinks: first tokens that are never feasible.
+        pin_prompt: whether the prompt has no statistics and stays; a budget above the prompt's length is then prompt and rest.
+
+    Source: RoCo, arXiv 2402.06262, section 3; shares, and the group mean before anything is summed, as in the release.
+    """
+
+    gives_second: ClassVar[type | None] = Steadiness
+
     recent: Number = 0.3
+    prompt_recent: Number = 0.1
     tail: Number = 10
     sinks: Number = 0
     pin_prompt: bool = struct.field(pytree_node=False, default=False)
@@ -68,15 +83,26 @@ class SteadyMean(Scorer):
         return old.replace(s1=old.s1 + evidence.column_sums(), s2=old.s2 + evidence.of(_SQUARES)[:, :, 0])
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
-        length, state = evidence.length[:, None, None], view.state
-        mu, sd = mean_and_deviation(state.s1, state.s2, length - view.pos)
-        loose = view.valid & (state.pinned == 0)
-        free = loose & (view.pos >= self.sinks) & (view.pos < length - self.tail)
-        u = spared(mu, sd, free, self._feasible(loose.sum(-1) - 1))
-        return jnp.where(state.pinned > 0, jnp.inf, u)
+        mu, _ = self._moments(view, evidence)
+        return jnp.where(view.state.pinned > 0, jnp.inf, mu)
 
-    def _feasible(self, size: Number) -> Int32[Array, "b h"]:
-        return (size - jnp.floor(size * self.recent * (1 + 1e-6) + 1e-6)).astype(jnp.int32)
+    def second(self, view: LayerView, evidence: Evidence, scores: Scores) -> Steadiness:
+        del scores
+        _, sd = self._moments(view, evidence)
+        pinned, first = view.valid & (view.state.pinned > 0), view.pos < self.sinks
+        loose = view.valid & ~pinned & ~first
+        most = loose.sum(-1, dtype=jnp.int32) - 1
+        share = self.prompt_recent if view.since is None else self.recent
+        return Steadiness(
+            deviation=jnp.where(pinned, jnp.inf, sd),
+            free=loose & (view.pos < evidence.length[:, None, None] - self.tail),
+            most=most,
+            pinned=pinned.sum(-1, dtype=jnp.int32),
+            share=jnp.full(most.shape, share, jnp.float32),
+        )
+
+    def _moments(self, view: LayerView, evidence: Evidence) -> tuple[Scores, Scores]:
+        return mean_and_deviation(view.state.s1, view.state.s2, evidence.length[:, None, None] - view.pos)
 
 
 _SQUARES = AttentionStatistics(OfGroupMean(SumOfSquares()))

@@ -15,10 +15,12 @@ from kvjax.select.kinds_and_best import KindsAndBest
 from kvjax.select.runs import Runs
 from kvjax.select.sinks_and_recent import SinksAndRecent
 from kvjax.select.sampled import BestAndSampled
+from kvjax.select.spared import SparedFirst
 from kvjax.select.topk import TopK
 from kvjax.select.two_stages import TwoStages
 
 __all__ = [
     "AboveOrRecent", "AtLeast", "BestAndRecent", "BestAndSampled", "BlockShare", "Chunks", "DenseAndTop", "EachChunk", "Fixed",
-    "ForcedTopK", "GroupShares", "HeavyRecent", "KindsAndBest", "Runs", "SinksAndRecent", "TopK", "TwoStages",
+    "ForcedTopK", "GroupShares", "HeavyRecent", "KindsAndBest", "Runs", "SinksAndRecent", "SparedFirst", "TopK",
+    "TwoStages",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from tests.crossings.stages import ALLOCATORS, BUDGET, MERGERS, PROMPT, SCHEDULE
 STAGES = {"score": SCORERS, "allocate": ALLOCATORS, "select": SELECTORS, "merge": MERGERS, "when": SCHEDULES}
 #: What stands in the other places of a pair: it is refused if none of these makes it a policy.
 BESIDE = {
-    "score": (SCORERS["AccumulatedAttention"], SCORERS["RawMass"], SCORERS["WorstCase"], SCORERS["LateAttention"]),
+    "score": tuple(SCORERS[name] for name in ("AccumulatedAttention", "RawMass", "WorstCase", "LateAttention", "SteadyMean")),
     "allocate": (allocate.Uniform(),),
     "select": (select.TopK(),),
     "merge": (merge.Drop(),),

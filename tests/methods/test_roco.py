@@ -1,11 +1,17 @@
 """RoCo: its worked example, its authors' numbers, and the transcription on the toy model, prompt and 64 steps."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kvjax
-from kvjax.score.steady_mean import mean_and_deviation, spared
+from kvjax.evidence import Evidence
+from kvjax.score import SteadyMean
+from kvjax.score.steady_mean import Sums, mean_and_deviation
+from kvjax.select import SparedFirst, TopK
+from kvjax.select.spared import spared
+from kvjax.view import LayerView, Ranking
 from tests.conftest import ids_of
 from tests.methods.simulation import decodes_as, prefilled, prompt_arrays
 from tests.reference import roco
@@ -60,8 +66,34 @@ def test_golden(layer, head):
     np.testing.assert_array_equal(held, z["kept_token_ids"][layer, head])
 
 
+def kept_of(mu, sd, *, budget, **score):
+    """What a prompt of these means and deviations keeps, by SteadyMean(tail=1, **score)."""
+    n, rule = len(mu), SteadyMean(tail=1, **score)
+    c = n - np.arange(n)
+    sums = Sums(s1=of(mu * c), s2=of((sd**2 + mu**2) * c), pinned=of(np.zeros(n)))
+    view = LayerView.of_prompt(jnp.asarray([n]), (1, 1, n), state=sums)
+    seen, select = Evidence(data={}, length=view.length, rope=None), SparedFirst(TopK(sinks=rule.sinks, recent=1))
+    scores, budget = rule.score(view, seen), jnp.asarray([[[budget]]])
+    ranking = Ranking(
+        scores=scores[None], protected=select.protected(view, budget[0])[None], valid=view.valid[None], pos=view.pos[None],
+        second=jax.tree.map(lambda x: x[None], rule.second(view, seen, scores)),
+    )  # fmt: skip
+    return np.flatnonzero(select(ranking, budget)).tolist()
+
+
+def test_a_share_of_the_budget_is_spared_not_of_the_prompt():
+    """Means rise with the position, 8, 9 and 10 waver. At b = 5 int(0.4 b) + 1 = 3 of 20 are not feasible: the tail and the two
+    that waver most; the highest means fill the rest. A share of the prompt would spare 8 and leave nothing to the means."""
+    mu, sd = np.arange(1, 21) / 100, np.zeros(20)
+    sd[[8, 9, 10]] = 0.3, 0.2, 0.1
+    assert kept_of(mu, sd, budget=5, prompt_recent=0.4) == [8, 9, 17, 18, 19]
+    assert kept_of(mu, sd, budget=5) == [15, 16, 17, 18, 19]
+    assert kept_of(mu, sd, budget=10) == [8, *range(11, 20)]
+    assert kept_of(mu, sd, budget=10, sinks=2) == [0, 1, 8, *range(13, 20)]
+
+
 class CountingFromThePrompt(roco.Decoding):
-    """The prompt counts, and is cut at once: of S slots S - 1 - floor(0.3 (S - 1)) are feasible."""
+    """The prompt counts, and is cut at once, a tenth of the budget spared."""
 
     def prefill(self, a):
         n = a.shape[-1]
@@ -70,7 +102,7 @@ class CountingFromThePrompt(roco.Decoding):
         for t in range(n):
             self.statistics.see(a[:, t].mean(axis=0), t + 1)
         guarded = (np.arange(n) >= n - self.tail) | (np.arange(n) < 0)
-        feasible = roco.feasible_decode(n - 1, self.recent)
+        feasible = roco.feasible_at_once(n, self.budget, sinks=0)
         gone = roco.evicted(self.statistics.mean(), self.statistics.spread(), guarded, feasible, n - self.budget)
         stay = np.setdiff1d(np.arange(n), gone)
         self.generated = self.generated[stay]

@@ -6,7 +6,8 @@ Readings of what is open:
   generated tokens is taken as it is, not renormalised.
 - A token's count is the number of rows that could see it, its own included; inside a stride the earlier queries do not count
   for a later token.
-- Prompts are fed in strides: the first b tokens are held without statistics, later rows are counted as they come.
+- Prompts are fed in strides: the first b tokens are held without statistics, later rows are counted as they come. Cut at once
+  (`feasible_at_once`), a prompt spares what a stride of one spares: floor(0.1 b) + 1 of its tokens and the sinks are not feasible.
 - A guarded token is never feasible. The release gives it a spread of 1e9, so that it becomes feasible where fewer than kF
   others are left: while decoding where int(0.3 b) < tail - 1, b < 30 by default.
 - Both rankings give ties to the lower position: of equal spreads the lower is feasible, of equal means the later goes.
@@ -70,6 +71,11 @@ def feasible_decode(budget: int, recent: float = 0.3) -> int:
 def feasible_prefill(budget: int, stride: int, sinks: int = 4, recent: float = 0.1) -> int:
     """kF = max(b - int(0.1 b) - sinks, stride)."""
     return max(budget - floor_share(budget, recent) - sinks, stride)
+
+
+def feasible_at_once(length: int, budget: int, sinks: int = 4, recent: float = 0.1) -> int:
+    """n - 1 - int(0.1 b) - sinks: a share of the budget is spared, however long the prompt."""
+    return length - 1 - floor_share(budget, recent) - sinks
 
 
 @dataclass

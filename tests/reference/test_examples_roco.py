@@ -31,6 +31,8 @@ def test_feasible_counts():
     assert roco.feasible_decode(10) == 7
     assert roco.feasible_prefill(100, 8) == 86
     assert roco.feasible_prefill(8, 8) == 8
+    assert roco.feasible_at_once(101, 100) == roco.feasible_prefill(100, 1) == 86
+    assert roco.feasible_at_once(1000, 100) == 985
 
 
 @pytest.mark.parametrize("layer", range(2))
