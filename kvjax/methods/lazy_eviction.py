@@ -2,8 +2,11 @@
 
 *LazyEviction: Lagged KV Eviction with Attention Pattern Observation for Efficient Long Reasoning*, arXiv 2506.15969, section 3.
 Stages: score Recurrence(alpha) · select TopK(recent=window) · every `window` steps.
-Differs: a hit is one of any query head of the KV head; the prompt is cut to the budget, too, unless after_prefill=False. The window
-is the 80th percentile of the periods seen, 175 for a distilled model of 7B on MATH-500: measure yours.
+The window is the 80th percentile of the periods seen, 175 for a distilled model of 7B on MATH-500: measure yours.
+Differs: a hit is one of any query head of the KV head (the release ranks query heads, whose keys it repeats); the prompt's own
+queries count as steps (in the release all of the prompt starts at its last position), and the prompt is cut to the budget, too,
+unless after_prefill=False. The first term is the paper's, 2 σ(-D / MRI); the release has 2 σ(-1 - D / MRI), which is
+`.replace(score=Recurrence(alpha, shift=1.0))`.
 
 BibTeX:
     @misc{zhang2025lazyeviction,

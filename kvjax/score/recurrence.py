@@ -8,40 +8,43 @@ from jaxtyping import Array, Float32, Int32
 from kvjax.evidence import AttentionStatistics, Evidence, Need, OfGroupMax
 from kvjax.evidence.reduce import HitGaps, Hits
 from kvjax.stage import Scorer
-from kvjax.types import Scores
+from kvjax.types import Number, Scores
 from kvjax.view import LayerView
 
 Steps = Int32[Array, "*x"]
 
 
-def last_and_longest(hits: Hits, created: Steps) -> tuple[Steps, Steps]:
-    """(TS, MRI): the last hit, or where the token was created, and the largest gap between hits, creation counted as one."""
+def last_and_longest(hits: Hits, start: Steps) -> tuple[Steps, Steps]:
+    """(TS, MRI): the last hit, or the start, and the largest gap between hits, the start counted as one."""
     hit = hits.last >= 0
-    first = jnp.where(hit, hits.first - created, 0)
-    return jnp.where(hit, hits.last, created), jnp.maximum(first, hits.gap)
+    first = jnp.where(hit, hits.first - start, 0)
+    return jnp.where(hit, hits.last, start), jnp.maximum(first, hits.gap)
 
 
-def importance(ts: Steps, mri: Steps, now: Steps) -> Float32[Array, "*x"]:
-    """I = 2 σ(-(now - TS) / MRI) + 2 σ(1 - MRI); where MRI = 0, 1 if the token was hit just now, else 0."""
+def importance(ts: Steps, mri: Steps, now: Steps, shift: Number = 0.0) -> Float32[Array, "*x"]:
+    """I = 2 σ(-shift - (now - TS) / MRI) + 2 σ(1 - MRI); 0 where MRI = 0: the token was never hit."""
     period = jnp.maximum(mri, 1).astype(jnp.float32)
-    due = jax.nn.sigmoid(-(now - ts).astype(jnp.float32) / period)
+    due = jax.nn.sigmoid(-shift - (now - ts).astype(jnp.float32) / period)
     short = jax.nn.sigmoid(1.0 - period)
-    return jnp.where(mri > 0, 2 * (due + short), (ts == now).astype(jnp.float32))
+    return jnp.where(mri > 0, 2 * (due + short), 0.0)
 
 
 @struct.dataclass
 class Recurrence(Scorer):
     """u = I(TS, MRI): tokens whose own period says that they are due, and those of short periods.
 
-    A hit is a query, of any head of the group, that gives the key at least alpha. Steps are positions, the prompt's included.
+    A hit is a query, of any head of the group, that gives the key at least alpha. Steps are positions, the prompt's included; a
+    token starts one step before its own query, so that a hit by that query is a period of 1.
 
     Args:
         alpha: the attention from which on a query counts as a hit.
+        shift: added to the periods since the last hit: 0 as printed, 1 in the release, where short periods count for more.
 
-    Source: LazyEviction, arXiv 2506.15969, section 3; the second term as 2 σ(-(MRI - 1)) (printed forms differ).
+    Source: LazyEviction, arXiv 2506.15969, section 3; the second term (printed forms differ) and the start as in the release.
     """
 
     alpha: float = struct.field(pytree_node=False, default=1e-4)
+    shift: Number = 0.0
 
     @property
     def _rows(self) -> AttentionStatistics:
@@ -62,8 +65,8 @@ class Recurrence(Scorer):
         return joined.replace(first=joined.first + 1, last=joined.last + 1)
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
-        ts, mri = last_and_longest(_positions(view.state), view.pos)
-        return importance(ts, mri, jnp.broadcast_to(evidence.length[:, None, None] - 1, ts.shape))
+        ts, mri = last_and_longest(_positions(view.state), view.pos - 1)
+        return importance(ts, mri, jnp.broadcast_to(evidence.length[:, None, None] - 1, ts.shape), self.shift)
 
 
 def _positions(stored: Hits) -> Hits:

@@ -20,7 +20,7 @@ def layers(lm, prompt):
 
 
 def test_e7_intervals():
-    """Created at 0; (TS, MRI) after steps 1, 3 and 7."""
+    """Started at 0; (TS, MRI) after steps 1, 3 and 7."""
     reduction, trace = HitGaps(0.1), {}
     hits = reduction.empty((1, 1, 1, 1))
     for t, a in enumerate([0.2, 0, 0.2, 0, 0, 0, 0.3], start=1):
@@ -36,10 +36,24 @@ def test_e7_ranking():
     assert np.sort(np.argsort(-got)[:2]).tolist() == [0, 3]
 
 
-def test_never_hit_is_where_it_was_created():
+def test_never_hit_is_worth_nothing():
     never = Hits(first=jnp.asarray([-1]), last=jnp.asarray([-1]), gap=jnp.asarray([0]))
     assert [int(x[0]) for x in last_and_longest(never, jnp.asarray([6]))] == [6, 0]
-    assert importance(jnp.asarray([6, 6]), jnp.asarray([0, 0]), jnp.asarray([6, 7])).tolist() == [1, 0]
+    assert importance(jnp.asarray([6, 6]), jnp.asarray([0, 0]), jnp.asarray([6, 7])).tolist() == [0, 0]
+
+
+def test_a_hit_by_its_own_row_is_a_period_of_1():
+    """Created at 6 and hit there alone: it starts at 5. At step 8 it is worth 2 σ(-2) + 1, as two periods have passed."""
+    own = Hits(first=jnp.asarray([6]), last=jnp.asarray([6]), gap=jnp.asarray([0]))
+    ts, mri = last_and_longest(own, jnp.asarray([5]))
+    assert (int(ts[0]), int(mri[0])) == (6, 1)
+    np.testing.assert_allclose(importance(ts, mri, jnp.asarray([8])), [1.2384], atol=5e-5)
+
+
+def test_the_release_has_one_more_in_the_exponent():
+    ts, mri, now = jnp.asarray([18, 2]), jnp.asarray([10, 2]), jnp.asarray([20, 20])
+    np.testing.assert_allclose(importance(ts, mri, now), [0.9006, 0.5381], atol=5e-5)
+    np.testing.assert_allclose(importance(ts, mri, now, 1.0), [0.4632, 0.5380], atol=5e-5)
 
 
 @pytest.mark.parametrize("after_prefill", [True, False])

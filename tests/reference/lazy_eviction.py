@@ -1,12 +1,13 @@
 """LazyEviction (arXiv 2506.15969): tokens that are due to be looked at again stay; eviction only every W steps.
 
-Readings of what is open (no official code; the printed forms of the second term disagree):
-- Steps are positions: a prompt's rows count as steps, and a token's own row is where it is created.
-- A hit is attention above alpha by any query head of the group.
-- H2 = 2 sigmoid(-(MRI - 1)); I = H1 + H2. Where MRI = 0: 1 for a token hit at this very step, else 0.
+Readings of what is open (the printed forms of the second term disagree):
+- Steps are positions: a prompt's rows count as steps. The release counts decoded tokens alone.
+- A token starts one step before its own row, as in the release: a hit by that row is a period of 1.
+- A hit is attention of at least alpha by any query head of the group.
+- H2 = 2 sigmoid(-(MRI - 1)), as in the release; I = H1 + H2. Where MRI = 0, nothing ever hit the token: 0.
+- H1 is the printed 2 sigmoid(-(t - TS) / MRI); the release has 1 more in the exponent (`shift`).
 - Evictions happen when the number of generated tokens is a multiple of W and more than b are held; never right after the prompt,
   unless `after_prefill`.
-- A hit while it is created is a gap of 0 and changes nothing.
 """
 
 from dataclasses import dataclass, field
@@ -25,14 +26,14 @@ def sigmoid(x: Float[np.ndarray, "*s"]) -> Float[np.ndarray, "*s"]:
 def update(
     ts: Int[np.ndarray, "s"], mri: Int[np.ndarray, "s"], a: Float[np.ndarray, "s"], t: int, alpha: float
 ) -> tuple[Int[np.ndarray, "s"], Int[np.ndarray, "s"]]:
-    """Where A > alpha: MRI = max(MRI, t - TS), TS = t."""
-    hit = a > alpha
+    """Where A >= alpha: MRI = max(MRI, t - TS), TS = t."""
+    hit = a >= alpha
     return np.where(hit, t, ts), np.where(hit, np.maximum(mri, t - ts), mri)
 
 
-def due(ts: Int[np.ndarray, "s"], mri: Int[np.ndarray, "s"], t: int) -> Float[np.ndarray, "s"]:
-    """H1 = 2 sigmoid(-(t - TS) / MRI), a true quotient; 0 where MRI = 0."""
-    return np.where(mri > 0, 2 * sigmoid(-(t - ts) / np.maximum(mri, 1)), 0.0)
+def due(ts: Int[np.ndarray, "s"], mri: Int[np.ndarray, "s"], t: int, shift: float = 0.0) -> Float[np.ndarray, "s"]:
+    """H1 = 2 sigmoid(-shift - (t - TS) / MRI), a true quotient; 0 where MRI = 0."""
+    return np.where(mri > 0, 2 * sigmoid(-shift - (t - ts) / np.maximum(mri, 1)), 0.0)
 
 
 def short_period(mri: Int[np.ndarray, "s"]) -> Float[np.ndarray, "s"]:
@@ -40,9 +41,9 @@ def short_period(mri: Int[np.ndarray, "s"]) -> Float[np.ndarray, "s"]:
     return np.where(mri > 0, 2 * sigmoid(-(mri.astype(float) - 1)), 0.0)
 
 
-def importance(ts: Int[np.ndarray, "s"], mri: Int[np.ndarray, "s"], t: int) -> Float[np.ndarray, "s"]:
-    """I = H1 + H2; where MRI = 0, 1 if t = TS, else 0."""
-    return np.where(mri > 0, due(ts, mri, t) + short_period(mri), (ts == t).astype(float))
+def importance(ts: Int[np.ndarray, "s"], mri: Int[np.ndarray, "s"], t: int, shift: float = 0.0) -> Float[np.ndarray, "s"]:
+    """I = H1 + H2; 0 where MRI = 0. In float32, where tokens of one MRI tie once their last hits are long past."""
+    return (due(ts, mri, t, shift) + short_period(mri)).astype(np.float32)
 
 
 @dataclass
@@ -71,9 +72,9 @@ class Decoding:
             self.evict(t)
 
     def see(self, a: Float[np.ndarray, "g s"], t: int) -> None:
-        """One row over what is held and the new token, created now."""
+        """One row over what is held and the new token."""
         self.held = np.append(self.held, t)
-        self.ts, self.mri = np.append(self.ts, t), np.append(self.mri, 0)
+        self.ts, self.mri = np.append(self.ts, t - 1), np.append(self.mri, 0)
         self.ts, self.mri = update(self.ts, self.mri, a.max(axis=0), t, self.alpha)
 
     def evict(self, t: int) -> None:

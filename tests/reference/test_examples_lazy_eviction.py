@@ -28,6 +28,13 @@ def test_e7_ranking():
     assert list(highest(lazy.due(TS, MRI, 20), 2)) == [0, 1]
 
 
+def test_the_release_has_one_more_in_the_exponent():
+    """Two tokens at t = 20: as printed the first stays, in the release the second, whose period is short."""
+    ts, mri = np.array([18, 2]), np.array([10, 2])
+    assert_allclose(lazy.importance(ts, mri, 20), [0.9006, 0.5381], atol=5e-5)
+    assert_allclose(lazy.importance(ts, mri, 20, shift=1.0), [0.4632, 0.5380], atol=5e-5)
+
+
 def test_e7_as_a_cache():
     rule = lazy.Decoding(3, 1, held=np.array([0, 1, 2, 3, 4, 20]), ts=np.append(TS, 20), mri=np.append(MRI, 0))
     rule.evict(20)
@@ -44,12 +51,21 @@ def test_hit_every_step_is_a_period_of_1_and_never_hit_is_0():
         rule.see(a, t)
     assert rule.mri[0] == 1 and rule.ts[0] == 5
     assert_array_equal(rule.mri[1:], 0)
-    assert_array_equal(rule.ts[1:], np.arange(1, 6))
-    assert_allclose(lazy.importance(rule.ts, rule.mri, 5), [2, 0, 0, 0, 0, 1])
+    assert_array_equal(rule.ts[1:], np.arange(5))
+    assert_allclose(lazy.importance(rule.ts, rule.mri, 5), [2, 0, 0, 0, 0, 0])
 
 
-def test_a_hit_needs_more_than_alpha_and_one_head_is_enough():
-    ts, mri = lazy.update(np.array([0, 0]), np.array([0, 0]), np.array([0.1, 0.11]), 4, 0.1)
+def test_a_hit_by_its_own_row_is_a_period_of_1():
+    """Token 0 hits itself, then is hit at step 3; token 1 hits itself alone; token 2 is first hit at step 3, two after its start."""
+    rule = lazy.Decoding(100, 10, alpha=0.1)
+    for t, row in enumerate([[1], [0, 1], [0, 1, 0], [0.5, 0, 0.5, 0]]):
+        rule.see(np.array([row], float), t)
+    assert_array_equal(rule.ts, [3, 2, 3, 2])
+    assert_array_equal(rule.mri, [3, 1, 2, 0])
+
+
+def test_a_hit_needs_alpha_and_one_head_is_enough():
+    ts, mri = lazy.update(np.array([0, 0]), np.array([0, 0]), np.array([0.09, 0.1]), 4, 0.1)
     assert list(ts) == [0, 4] and list(mri) == [0, 4]
     rule = lazy.Decoding(100, 10, alpha=0.3, held=np.array([0]), ts=np.array([0]), mri=np.array([0]))
     rule.see(np.array([[0.05, 0.95], [0.5, 0.5]]), 3)
