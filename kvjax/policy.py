@@ -160,8 +160,8 @@ class Policy:
             if scorer.gives_second is not reader.reads_second:
                 raise ValueError(
                     f"{type(reader).__name__} reads a second ranking, which {type(scorer).__name__} does not give: take a scorer "
-                    "that does (NeighbourLikeness or ValueWeighted; LateAttention for GroupShares; SteadyMean for SparedFirst), or "
-                    "another stage in its place"
+                    "that does (NeighbourLikeness or ValueWeighted; LateAttention for GroupShares; SteadyMean for SparedFirst), "
+                    "or another stage in its place"
                 )
 
     def _check_merger(self) -> None:

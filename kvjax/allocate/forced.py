@@ -14,7 +14,7 @@ from kvjax.view import Ranking
 
 @struct.dataclass
 class ForcedFirst(Allocator):
-    """Another allocator's budgets, the slots of rank below b - window in the second ranking above every score.
+    """Another allocator's budgets, the slots that `ForcedTopK` forces in above every score.
 
     Args:
         allocate: Adaptive(0.0), layer by layer, or AcrossModel().   window: slots that are protected beside them.
@@ -25,4 +25,4 @@ class ForcedFirst(Allocator):
     window: Number = 32
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
-        return self.allocate(raised(ranking, mean_budget - self.window), mean_budget)
+        return self.allocate(raised(ranking, mean_budget, self.window), mean_budget)

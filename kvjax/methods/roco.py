@@ -2,10 +2,10 @@
 
 *On the Efficacy of Eviction Policy for Key-Value Constrained Generative Language Model Inference*, arXiv 2402.06262, section 3.
 Stages: score SteadyMean(recent, prompt_recent, tail, sinks) · select SparedFirst over TopK(sinks, recent=tail) · every step.
-Differs: a prompt is cut in one go by its own statistics and as if token by token (the release feeds it in strides, counts none
-before the first, and spares a stride's length more), and what the feasible tokens are too few for is taken from the next steadiest;
-guarded tokens are never feasible, even where few others are. Unless the prompt is pinned, sinks are guarded while decoding, too (in
-the release only while a prompt is read).
+Differs: a prompt is cut in one go by its own statistics, with a stride of one in its rule (the release feeds it in strides, counts
+none before the first, and spares a stride's length more), and what the feasible tokens are too few for is taken from the next
+steadiest; guarded tokens are never feasible, even where few others are. Unless the prompt is pinned, sinks are guarded while
+decoding, too (in the release only while a prompt is read).
 
 BibTeX:
     @misc{ren2024roco, title={On the Efficacy of Eviction Policy for Key-Value Constrained Generative Language Model Inference},

@@ -41,12 +41,13 @@ def weigh(u: Scores, w: Scores) -> Scores:
 def forced_ranks(mean: Scores, before: Mask, after: Mask, threshold: Number) -> Scores:
     """Ranks 0, 1, ... of the tokens that are forced, NEVER of the others.
 
-    They are the highest of each head's mean attention before the window until it covers threshold - bias; the token that crosses
-    it is not forced. The bias is the mass of the last of these tokens, as many as the window has (`after` says which).
+    They are the highest of each head's mean attention before the window, its sum made 1, until it covers threshold - bias; the
+    token that crosses it is not forced. The bias is one number for all heads: the mean attention, as it is, of the last of these
+    tokens, as many as the window has (`after` says which).
     """
     a = jnp.where(before, mean, 0.0)
+    bias = jnp.where(after, a, 0.0).sum(-1, keepdims=True).mean(1, keepdims=True)
     a = a / jnp.maximum(a.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
-    bias = jnp.where(after, a, 0.0).sum(-1, keepdims=True)
     order = jnp.argsort(jnp.where(before, -a, jnp.inf), -1, stable=True)
     covered = jnp.cumsum(jnp.take_along_axis(a, order, -1), -1) < threshold - bias
     rank = jnp.argsort(order, -1)
@@ -65,7 +66,7 @@ class WorstCase(Scorer):
         window: observation window, in queries.   pool: smoothing along the tokens.
         threshold: share of a head's attention that forced tokens cover; 0 forces nothing.
 
-    Source: DefensiveKV, arXiv 2510.13334, on CriticalKV, arXiv 2502.03805; the bias as in the release.
+    Source: DefensiveKV, arXiv 2510.13334, on CriticalKV, arXiv 2502.03805; the bias as in the release, whose batch is one row.
     """
 
     gives_second: ClassVar[type | None] = Array
@@ -85,7 +86,7 @@ class WorstCase(Scorer):
     def second(self, view: LayerView, evidence: Evidence, scores: Scores) -> Scores:
         del scores
         before, earlier = (before_window(view, evidence.length, times * self.window) for times in (1, 2))
-        return forced_ranks(self._rows(view, evidence).sum((2, 3)), before, before & ~earlier, self.threshold)
+        return forced_ranks(self._rows(view, evidence).mean((2, 3)), before, before & ~earlier, self.threshold)
 
     def _rows(self, view: LayerView, evidence: Evidence) -> Float32[Array, "b h g w n"]:
         q, length = evidence.window_queries(self.window), evidence.length

@@ -24,7 +24,7 @@ def spared(
 
 @struct.dataclass
 class SparedFirst(Selector):
-    """The slots that the scorer's `Steadiness` spares at a head's budget first, the least steady leading, then the highest scores.
+    """Slots that the scorer's `Steadiness` spares at a head's budget first, the least steady leading, then the highest scores.
 
     Args:
         protects: the selector whose protected tokens lead.

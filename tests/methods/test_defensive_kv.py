@@ -9,6 +9,7 @@ from kvjax.allocate import AcrossModel, Adaptive, ForcedFirst
 from kvjax.score import NoPool
 from kvjax.score.worst_case import NEVER, forced_ranks, mass_preserving_pool, risk, weigh
 from kvjax.select import TopK
+from kvjax.select.forced import most_forced
 from kvjax.view import Ranking
 from tests.methods.simulation import kept_by, prompt_arrays, same_kept
 from tests.reference import defensive_kv as dk
@@ -45,6 +46,21 @@ def test_e18_forced_counts(threshold, count):
     a, yes = jnp.asarray([[[0.5, 0.2, 0.15, 0.1, 0.05]]]), jnp.ones((1, 1, 5), bool)
     ranks = forced_ranks(a, yes, ~yes, threshold)[0, 0]
     assert ranks.tolist() == [*range(count), *[NEVER] * (5 - count)]
+
+
+def test_the_bias_is_one_number_for_the_heads_of_a_layer():
+    """Two heads: the last two columns have .05 and .5, the threshold is .91 - .275 = .635; one and two are forced."""
+    a = jnp.asarray([[[0.5, 0.2, 0.1, 0.05, 0.03, 0.02], [0.1, 0.1, 0.05, 0.05, 0.25, 0.25]]])
+    after = jnp.broadcast_to(jnp.arange(6) >= 4, a.shape)
+    assert (forced_ranks(a, a > 0, after, 0.91) < NEVER).sum(-1).tolist() == [[1, 2]]
+    two = forced_ranks(jnp.concatenate([a, a[:, ::-1] / 2]), jnp.ones((2, 2, 6), bool), after.repeat(2, 0), 0.91)
+    assert (two[0] == forced_ranks(a, a > 0, after, 0.91)[0]).all(), "a row of a batch is what it is alone"
+
+
+@pytest.mark.parametrize(("n", "budget", "window", "most"), [(1000, 200, 32, 161), (12, 6, 2, 3), (12, 1, 2, 0), (64, 64, 8, 48)])
+def test_the_budget_clamps_what_is_forced(n, budget, window, most):
+    """int((n - W) b / n) - W."""
+    assert int(most_forced(jnp.asarray(n), jnp.asarray(budget), window)) == most
 
 
 def test_e18_model_wide_and_per_layer():

@@ -3,8 +3,10 @@
 Readings of what is open:
 - The floor is the mean of the maxima over the columns before the window, for each KV head.
 - A row whose pooled mass is 0 stays 0.
-- The forced set's attention is normalised over the columns before the window; the bias is its mass on the last W of them, as
-  in the release (`release_bias`). Without it both are taken from the whole rows: the bias is the window's own mass.
+- The forced set's attention is normalised over the columns before the window; the bias is the mean over all heads of a layer of
+  what the rows, as they are, give the last W of them, as in the release (`release_bias`). Without it both are taken from the
+  whole rows, head by head: the bias is the window's own mass.
+- At most int((n - W) ratio) - W are forced, 0 where that is negative: the release counts what is before the window.
 - The token that crosses the threshold is not forced; a sum that never reaches it forces everything, up to the clamp.
 - "Maximum score" is the highest of the layer for one layer. For the whole model protected entries are above all others, so that
   they survive; `above_all=False` is the other reading, the maximum of their own layer.
@@ -58,15 +60,15 @@ def crossing(a: Float[np.ndarray, "m"], threshold: float) -> int:
 def forced(
     rows: Float[np.ndarray, "h g w n"], ratio: float, *, threshold: float = 0.9, release_bias: bool = True
 ) -> Bool[np.ndarray, "h m"]:
-    """The highest mean attention of each head until it covers the threshold, at most int(n ratio) - W."""
+    """The highest mean attention of each head until it covers the threshold, at most int((n - W) ratio) - W."""
     w, n = rows.shape[2:]
     mean = rows.mean(axis=(1, 2))
     older = mean[:, : n - w]
-    most = max(floor_share(n, ratio) - w, 0)
+    most = max(floor_share(n - w, ratio) - w, 0)
     out = np.zeros(older.shape, bool)
     for h in range(len(out)):
         a = older[h] / older[h].sum() if release_bias else older[h]
-        bias = a[-w:].sum() if release_bias else mean[h, n - w :].sum()
+        bias = older[:, -w:].sum(axis=1).mean() if release_bias else mean[h, n - w :].sum()
         out[h, order(a)[: min(crossing(a, threshold - bias), most)]] = True
     return out
 

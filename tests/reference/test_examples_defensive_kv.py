@@ -124,14 +124,26 @@ def test_shares_of_values_sum_to_one_over_the_heads():
 
 
 def test_the_two_biases():
-    """Columns .4 .2 .1 .1 and a window of .1 .1. Release: a = [.5 .25 .125 .125], bias .25, threshold .64: one is forced.
+    """Columns .4 .2 .1 .1 and a window of .1 .1. Release: a = [.5 .25 .125 .125], bias .1 + .1, threshold .69: one is forced.
     The window's own mass: a as it is, bias .2, threshold .69: two are."""
     rows = np.array([0.4, 0.2, 0.1, 0.1, 0.1, 0.1])[None, None, None].repeat(2, axis=2)
     assert list(np.flatnonzero(dk.forced(rows, 1.0, threshold=0.89)[0])) == [0]
     assert list(np.flatnonzero(dk.forced(rows, 1.0, threshold=0.89, release_bias=False)[0])) == [0, 1]
 
 
+def test_the_bias_is_one_number_for_the_heads_of_a_layer():
+    """Two heads, W = 2: the last two columns before the window have .05 and .5, the bias is .275, the threshold .635.
+
+    Made to sum to 1, the columns cover .556 .778 and .3125 .625 .75: one and two are forced; by head two and none.
+    """
+    older = np.array([[0.5, 0.2, 0.1, 0.05, 0.03, 0.02], [0.1, 0.1, 0.05, 0.05, 0.25, 0.25]])
+    window = np.repeat((1 - older.sum(1))[:, None] / 2, 2, 1)
+    rows = np.concatenate([older, window], 1)[:, None, None].repeat(2, 2)
+    assert dk.forced(rows, 1.0, threshold=0.91).sum(1).tolist() == [1, 2]
+
+
 def test_forced_is_clamped_to_the_budget():
+    """Of 12 columns 10 are before the window: at most int(10 · 0.5) - 2."""
     rows = np.full((1, 1, 2, 12), 1 / 12)
-    assert dk.forced(rows, 0.5, threshold=0.99)[0].sum() == 4
+    assert dk.forced(rows, 0.5, threshold=0.99)[0].sum() == 3
     assert dk.forced(rows, 0.1, threshold=0.99)[0].sum() == 0

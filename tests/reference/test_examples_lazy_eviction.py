@@ -56,7 +56,7 @@ def test_hit_every_step_is_a_period_of_1_and_never_hit_is_0():
 
 
 def test_a_hit_by_its_own_row_is_a_period_of_1():
-    """Token 0 hits itself, then is hit at step 3; token 1 hits itself alone; token 2 is first hit at step 3, two after its start."""
+    """Token 0 hits itself, then is hit at step 3; token 1 hits itself alone; token 2 starts at 1 and is hit at 3."""
     rule = lazy.Decoding(100, 10, alpha=0.1)
     for t, row in enumerate([[1], [0, 1], [0, 1, 0], [0.5, 0, 0.5, 0]]):
         rule.see(np.array([row], float), t)
