@@ -3,8 +3,10 @@
 *TriAttention*, arXiv 2604.04921.
 Stages: score PromptFirst(DistanceSeries, or OwnDistanceSeries) · every `interval` steps. No live queries are read.
 Statistics come from `kvjax.calibrate.query_pairs`; without them those of the queries seen so far serve.
-Differs: a prompt that does not fit the budget by itself is cut when it has been read (the release refuses it); tokens are shared by
-all heads of a layer with `shared`, never across layers.
+Differs: a prompt that does not fit the budget by itself is cut when it has been read (the release holds it, then keeps its first
+tokens and none that follow); evictions are counted from the prompt's end. Each KV head of each layer keeps its own tokens, by
+scores as they are, or all heads of a layer the same (`shared`). The release's runs standardise scores (`z`), give each KV head
+one set for all layers, by the mean over layers of the group's maximum, and evict at 128 slots above the budget (`WhenFull(128)`).
 
 BibTeX:
     @misc{triattention2026, title={TriAttention},
@@ -31,9 +33,9 @@ def triattention(
 
     Args:
         recent: last tokens that stay.   shared: whether a layer's heads keep the same tokens, by the highest score of any.
-        z: whether each query head's scores are standardised.   mean, norms: calibrated; `origin` says from what.
+        z: whether each query head's scores of decoded tokens are standardised.
+        mean, norms: calibrated; `origin` says from what.
     """
-    heads = AllMax() if shared else GroupMax()
-    own = mean is None
-    score = OwnDistanceSeries(heads=heads, z=z) if own else DistanceSeries(heads=heads, z=z, mean=mean, norms=norms, origin=origin)
+    rule = {"heads": AllMax() if shared else GroupMax(), "z": z, "pinned": True}
+    score = OwnDistanceSeries(**rule) if mean is None else DistanceSeries(**rule, mean=mean, norms=norms, origin=origin)
     return Policy(score=PromptFirst(score), select=TopK(recent=recent), when=Every(interval), budget=budget)

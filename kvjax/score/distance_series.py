@@ -3,14 +3,14 @@
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32, PyTree
+from jaxtyping import Array, Float, Float32, Int32
 
 from kvjax.evidence import Evidence, Need
 from kvjax.evidence.query_pairs import QueryPairs, pair_norms
 from kvjax.protocols import Decoder, Rope
 from kvjax.score.heads import GroupMax
 from kvjax.stage import Scorer
-from kvjax.types import Function, Keys, Layer, Scores, Table, later_table
+from kvjax.types import Function, Keys, Layer, Mask, Scores, Table, later_table
 from kvjax.view import LayerView
 
 #: Distances ahead: 1, 2, 4, ..., 65536.
@@ -40,9 +40,9 @@ def beside(mu: Float[Array, "b h g d"], m: Float[Array, "b h g half"], k: Keys, 
     return jnp.einsum("bhgf,bhnf->bhgn", spread, pair_norms(k), precision="highest")
 
 
-def standardised(u: Float32[Array, "b h g n"], valid: PyTree) -> Float32[Array, "b h g n"]:
-    """z-score over the tokens of each query head."""
-    there, count = valid[:, :, None], jnp.maximum(valid.sum(-1), 1)[:, :, None, None]
+def standardised(u: Float32[Array, "b h g n"], among: Mask) -> Float32[Array, "b h g n"]:
+    """z-score over some tokens of each query head; 0 for the others."""
+    there, count = among[:, :, None], jnp.maximum(among.sum(-1), 1)[:, :, None, None]
     off = jnp.where(there, u - jnp.where(there, u, 0.0).sum(-1, keepdims=True) / count, 0.0)
     return off / jnp.sqrt(jnp.maximum((off * off).sum(-1, keepdims=True) / count, 1e-30))
 
@@ -53,9 +53,10 @@ class OwnDistanceSeries(Scorer):
 
     Args:
         heads: GroupMax(), or AllMax() for one set of tokens for all heads of a layer.
-        offsets: distances ahead of the newest token.   largest: whether the largest of them counts, in place of the mean.
+        offsets: distances ahead of the token to come, as in the release.   largest: whether the largest counts, not the mean.
         series, corrected: whether the first term counts, and whether |mu| is taken off the second.
         z: whether each query head's scores are standardised first.
+        pinned: whether the prompt stays (`PromptFirst`), so that while decoding only decoded tokens are standardised.
 
     Source: TriAttention, arXiv 2604.04921, section 3. A rotary attention scale enters squared, as it does in attention.
     """
@@ -66,6 +67,7 @@ class OwnDistanceSeries(Scorer):
     series: bool = struct.field(pytree_node=False, default=True)
     corrected: bool = struct.field(pytree_node=False, default=True)
     z: bool = struct.field(pytree_node=False, default=False)
+    pinned: bool = struct.field(pytree_node=False, default=False)
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -79,8 +81,13 @@ class OwnDistanceSeries(Scorer):
         (mu, m), rope = self.statistics(evidence), evidence.rope
         u = beside(mu, m, view.k, corrected=self.corrected) * rope.factor
         if self.series:
-            u = u + ahead(mu, view.k, rope=rope, at=view.length - 1, offsets=self.offsets, largest=self.largest)
-        return self.heads(standardised(u, view.valid) if self.z else u)
+            u = u + ahead(mu, view.k, rope=rope, at=view.length, offsets=self.offsets, largest=self.largest)
+        return self.heads(standardised(u, self._competing(view)) if self.z else u)
+
+    def _competing(self, view: LayerView) -> Mask:
+        """The tokens of which some may go."""
+        decoded = view.since is not None and self.pinned
+        return view.valid & (view.pos >= view.prompt[:, None, None]) if decoded else view.valid
 
 
 @struct.dataclass

@@ -1,10 +1,11 @@
 """TriAttention (arXiv 2604.04921): queries before rotation gather round a mean, so a key's future attention is a cosine series.
 
 Pairs (f, f + d/2) are complex numbers. Readings of what the sources leave open:
-- Keys are un-rotated from their true positions; the round's position T is that of the newest token held or to come, as given.
+- Keys are un-rotated from their true positions; the round's position T is as given. In the release it is that of the token to
+  come: as many tokens as the text has.
 - The prompt is inside the budget; a budget that leaves no room beside it is refused.
 - `union` works on the rows it is given (query heads, or their group maxima); ties to the lower position.
-- z-scores, where wanted, run over the tokens of each head, std over the count.
+- z-scores, where wanted, run over the tokens of each head that are not the prompt's, std over the count.
 """
 
 from collections.abc import Callable
@@ -58,9 +59,11 @@ def score(
     return reduce(out, axis=0)
 
 
-def standard(scores: Float[np.ndarray, "*a n"]) -> Float[np.ndarray, "*a n"]:
-    """z-score over the tokens of each head."""
-    return (scores - scores.mean(axis=-1, keepdims=True)) / scores.std(axis=-1, keepdims=True)
+def standard(scores: Float[np.ndarray, "*a n"], prompt: int = 0) -> Float[np.ndarray, "*a n"]:
+    """z-score over the tokens of each head behind a pinned prompt, whose own scores do not matter: 0."""
+    later = scores[..., prompt:]
+    z = (later - later.mean(axis=-1, keepdims=True)) / later.std(axis=-1, keepdims=True)
+    return np.concatenate([np.zeros_like(scores[..., :prompt]), z], -1)
 
 
 # ---- Which tokens, of scores that are 0 .. n - 1 in position order
