@@ -18,19 +18,21 @@ def tempered(p: Rows, visible: Bool[Array, "b h g t n"], noise: PyTree, tau: Flo
 
 @struct.dataclass
 class Tempered(Sum):
-    """Σ_t softmax((x_t + ξ_t) / τ), τ = 1 + slope · step; the prompt is step 0, the first token after it step 1.
+    """Σ_t softmax((x_t + ξ_t) / τ), τ = min(1 + slope · step, end); the prompt is step 0, the first token after it step 1.
 
     ξ is standard Gumbel noise: one number for every layer, query head, query and key. What a query does not see stays out whatever
     its noise.
 
     Args:
-        seed: an integer; None for no noise.   slope: what τ gains a step.   layer: the layer it is for (set by `at`).
+        seed: an integer; None for no noise.   slope: what τ gains a step.   end: the highest τ.
+        layer: the layer it is for (set by `at`).
     """
 
     key = "tempered"
     seed: Number = 0
     slope: Number = 0.01
     layer: Number = 0
+    end: Number = 2.0
 
     def __hash__(self) -> int:
         return hash(self.key)  # numbers may be traced
@@ -40,7 +42,8 @@ class Tempered(Sum):
 
     def of_rows_at(self, p: Rows, positions: Int32[Array, "b t"], visible: Bool[Array, "b h g t n"], where: RowsAt) -> PerKey:
         noise = 0.0 if self.seed is None else self._noise(p.shape, positions, where)
-        return tempered(p, visible, noise, 1.0 + self.slope * where.steps.astype(jnp.float32)).sum(3)
+        tau = jnp.minimum(1.0 + self.slope * where.steps.astype(jnp.float32), self.end)
+        return tempered(p, visible, noise, tau).sum(3)
 
     def _noise(self, shape: tuple[int, ...], positions: Int32[Array, "b t"], where: RowsAt) -> Rows:
         h, g = shape[1:3]

@@ -6,6 +6,7 @@ import pytest
 
 import kvjax
 from kvjax.evidence import Tempered
+from kvjax.evidence.reduce import RowsAt
 from kvjax.evidence.tempered import tempered
 from kvjax.noise import gumbel_at
 from tests.conftest import ids_of
@@ -78,6 +79,18 @@ def test_the_temperature_rises_with_the_steps():
     row = jnp.asarray([[[[[0.9, 0.1]]]]])
     flat = [tempered(row, row > 0, 0.0, jnp.full((1, 1), 1 + 0.5 * s))[0, 0, 0, 0, 0] for s in range(4)]
     assert (np.diff(flat) < 0).all()
+
+
+def test_the_temperature_ends_at_2():
+    """Row [.8, .2] at τ 1, 1.5, 2 and, five steps of .5 on, 2: of odds 4, 4^(2/3), 2 and 2."""
+    row, keys = jnp.asarray([[[[[0.8, 0.2]]]]]), jnp.arange(2, dtype=jnp.int32)[None, None]
+    got = [
+        Tempered(seed=None, slope=0.5).of_rows_at(row, keys[0, :, :1], row > 0, RowsAt(keys=keys, steps=jnp.asarray([[step]])))
+        for step in (0, 1, 2, 5)
+    ]
+    odds = np.array([4, 4 ** (2 / 3), 2, 2])
+    np.testing.assert_allclose([float(x[0, 0, 0, 0]) for x in got], odds / (1 + odds), rtol=1e-6)
+    assert [keyformer.tau_code(step) for step in (0, 50, 100, 500)] == [1, 1.5, 2, 2]
 
 
 def test_a_prefill_serves_its_own_seed_alone(lm, prompt):

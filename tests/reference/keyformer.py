@@ -4,7 +4,8 @@ Readings of what is open:
 - Noise is given, one number a query head, query position and key position: fresh for every token and step. The tokens that
   are gone, and later ones, are left out before the noise.
 - A row's probabilities are averaged over the group; the paper's models have no groups.
-- tau = 1 + 0.01 step is the code, the whole prompt being step 0; the paper's schedule is linear from tau_init to tau_end.
+- tau = 1 + 0.01 step is the code's default, the whole prompt being step 0; the paper's schedule, and that of the code's runs, is
+  linear from tau_init to tau_end, 1 to 2, over the tokens to come: where these are not known, the default up to tau_end.
 - Rows are scored only: the output is ordinary attention.
 - `Release` is the reference's mask, off by one: the column S - r is neither a candidate nor recent. What it discards keeps its
   column with score 0.
@@ -26,9 +27,9 @@ def sizes(n: int) -> tuple[int, int]:
     return budget, floor_share(budget, 0.3)
 
 
-def tau_code(step: int) -> float:
-    """1 + 0.01 step."""
-    return 1 + 0.01 * step
+def tau_code(step: int, last: float = 2.0) -> float:
+    """min(1 + 0.01 step, tau_end)."""
+    return min(1 + 0.01 * step, last)
 
 
 def tau_linear(step: int, steps: int, first: float = 1.0, last: float = 2.0) -> float:
