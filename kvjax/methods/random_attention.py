@@ -2,7 +2,9 @@
 
 *Random Attention: Rethinking KV Cache Eviction for Efficient Reasoning*, arXiv 2609.03430.
 Stages: score PromptFirst(FreshDraws) · select TopK(recent) · every `interval` steps. The control that every table needs.
-Differs: a prompt that does not fit the budget by itself is cut, at random, when it has been read (the paper gives no rule).
+Differs: a prompt that does not fit the budget by itself is cut, at random, when it has been read. The authors' code cuts none then,
+and of a long prompt keeps the first budget - recent - 1 tokens at the first eviction (nearly what
+`.replace(when=Every(64, after_prefill=False))` does). Evictions are counted from the prompt's end, not by the slots held.
 
 BibTeX:
     @misc{randomattention2026, title={Random Attention: Rethinking KV Cache Eviction for Efficient Reasoning},
@@ -19,7 +21,7 @@ from kvjax.score import FreshDraws, PromptFirst
 from kvjax.select import TopK
 
 
-def random_attention(budget: int | float = 2048, recent: int = 64, interval: int = 128, seed: int = 0) -> Policy:
+def random_attention(budget: int | float = 2048, recent: int = 64, interval: int = 64, seed: int = 0) -> Policy:
     """Keep the prompt, the last `recent` tokens, and of the others as many as fit, drawn for each KV head by itself."""
     score = PromptFirst(FreshDraws(seed=seed))
     return Policy(score=score, select=TopK(recent=recent), when=Every(interval), budget=budget)
