@@ -2,6 +2,8 @@
 
 Stages: score Recency · select TopK · every step. Sliding-window attention as a cache policy; it loses the first token as
 soon as the window is full, and perplexity collapses there (the attention-sink effect): that is the expected result.
+Differs: the step attends first, so that a query sees budget + 1 keys; the prompt is read with full causal attention before it is
+cut.
 
 Example:
     policy = kvjax.methods.local_window(budget=0.25)

@@ -3,8 +3,9 @@
 *Scissorhands: Exploiting the Persistence of Importance Hypothesis for LLM KV Cache Compression at Test Time*, arXiv 2305.17118.
 Stages: score SeldomLow(window) · select TopK(recent) · when a head holds `drop` slots above its budget.
 Differs: the budget is what is left after a drop, so heads hold budget to budget + drop - 1 slots (the paper's cache of b slots that
-drops m is budget b + 1 - m and drop m); a prompt is cut to the budget at once; every layer has the same budget (the paper gives
-later layers more); attention is averaged over the query heads of a KV head.
+drops m is budget b + 1 - m and drop m). The paper's m is b / 2, a drop of about the budget's slots: 256 is that at the default
+alone, so give both. The window is 416 queries, the paper's 400 as a multiple of 32. A prompt is cut to the budget at once; every
+layer has the same budget (the paper gives later layers more); attention is averaged over the query heads of a KV head.
 
 BibTeX:
     @misc{liu2023scissorhands,

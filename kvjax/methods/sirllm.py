@@ -4,7 +4,8 @@
 Stages: score Surprise(turn, eta) · select BestAndRecent(sinks, recent) · encode Stored(positions) · every `turn` tokens.
 One set of tokens for all layers and heads. Logits of the prompt's tokens are needed: the head's product with all of them.
 Differs: turns have one length, `turn`, known beforehand, and the prompt is the first; a cut comes when a turn ends, which is before
-the next. A turn of one token scores 0. Surprisals are in nats.
+the next. A turn of one token scores 0. Surprisals are in nats. A token's surprisal is the paper's, -log P_{i-1}(x_i); the release
+gives token i -log P_{i-1}(x_{i-1}), how unlikely its predecessor was to come again.
 
 BibTeX:
     @inproceedings{yao2024sirllm,
