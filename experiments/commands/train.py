@@ -62,7 +62,7 @@ def train(
     with bar() as lines:
         how = dict(steps=steps, seed=seed, every=every, resume=resume, report=following(lines, steps))
         made = run(lm, learner, source, folder=beside(folder), **how)
-    facts = {"steps": steps, "seed": seed, "length": length, "rows": rows, "parts": parts, "kvjax": versions()["kvjax"]}
+    facts = {"steps": steps, "seed": seed, "length": length, "rows": rows, "accumulated": parts, "kvjax": versions()["kvjax"]}
     told = description(taught, texts["train"], kind)
     dtype = "float16" if half else "float32"
     passages = sketch(texts["train"].text) if reads_text else ""

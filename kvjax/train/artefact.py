@@ -21,6 +21,11 @@ def artefact_of(
     Args:
         data: what was read: source, sha256, samples, tokens.   run: what else decided the numbers: steps, seed, version.
         dtype: of the tables; of a built-in artefact float16.   passages: a sketch of the text that was read (`Artefact`).
+
+    Raises:
+        ValueError: facts of the run under the names of the learner's settings.
     """
-    tables = tables_of(weights, dtype)
-    return Artefact(learner.method, model_facts(lm), data, {**settings_of(learner), **run}, tables, passages)
+    settings = settings_of(learner)
+    if both := settings.keys() & run.keys():
+        raise ValueError(f"{sorted(both)} are settings of {learner.method}: call these facts of the run something else")
+    return Artefact(learner.method, model_facts(lm), data, {**settings, **run}, tables_of(weights, dtype), passages)

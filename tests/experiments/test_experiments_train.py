@@ -191,6 +191,7 @@ def test_train_makes_gates_that_their_methods_take(cli, talker, prose, evaluated
     assert code == 0, err
     found, said = load(tmp_path / "gate", method, talker), json.loads((tmp_path / "t.json").read_text())
     assert set(said["held_out"]) == {"before", "after"} and found.origin in out
+    assert found.settings.items() >= {"accumulated": 1, "parts": 2, "width": 4}.items() or method != "attention_gate"
     spec, slots = f"{method}:artefact={tmp_path / 'gate'}", found.settings["budget"]
     if isinstance(slots, int) or method == "dmc":
         assert parse_policy(spec, slots).policy  # served in tests/train

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import kvjax
-from kvjax.train import Example, Examples, Frozen, plain, stacked, train, untrained
+from kvjax.artefacts.artefact import resolve
+from kvjax.train import Example, Examples, Frozen, artefact_of, plain, stacked, train, untrained
 from kvjax.train.flagged import flag_penalty, flagging
 from kvjax.train.learners import AttentionGate
 from tests.conftest import ids_of
@@ -109,6 +110,18 @@ def test_an_artefact_is_served_with_the_parts_it_was_trained_with(tiny, whole, t
     said = Frozen.of(tiny).forward(jnp.asarray([ids_of(40)]), hook=hook, gates=whole.weights)[1][0][1]
     for got, flags in zip(kept_by(cache)[0], said[0], strict=True):
         np.testing.assert_array_equal(got, np.flatnonzero(np.asarray(flags).astype(bool) | np.isin(np.arange(40), (0, 39))))
+
+
+def test_the_built_in_gate_is_as_wide_as_its_settings_say():
+    found = resolve("smollm2-135m", "attention_gate")
+    assert found.settings["parts"] * found.settings["width"] == found.tables["q.kernel"].shape[-1] == 32
+    gate = kvjax.methods.attention_gate(artefact="smollm2-135m").score.gate.gate
+    assert (gate.parts, gate.width) == (2, 16)
+
+
+def test_facts_of_a_run_hide_no_setting(tiny):
+    with pytest.raises(ValueError, match=r"\['parts'\] are settings of attention_gate"):
+        artefact_of(tiny, ATTENTION_GATE, untrained(tiny, ATTENTION_GATE), data={}, run={"steps": 1, "parts": 1})
 
 
 def test_what_cannot_be_is_refused(tiny):
