@@ -16,7 +16,7 @@ from tests.conftest import ids_of, policy_of, toy_config
 from tests.held import held, two_steps_and_a_third
 from tests.reference import gear, hcattention, kvquant, qjl, rotary
 from tests.reference import turboquant as tq
-from tests.reference.coded import Coded, CodedHead, at_once, blocks
+from tests.reference.coded import Coded, CodedHead, all_but, at_once, blocks
 
 PROMPT, STEPS, D, R = 90, 64, 16, 16
 HOW = dict(stop=(), return_logits=True)
@@ -43,13 +43,13 @@ def _gear(axis: int, group: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _qjl() -> Case:
-    s, apart = qjl.orthogonal_rows(0, 2 * D, D), qjl.orthogonal_rows(1, D, D)
+    s, apart = (qjl.orthogonal_rows(seed, 2 * D, D) for seed in (0, 1))
     policy = kvjax.methods.qjl(outliers=3, group=8, value_bits=4, value_group=8, buffer=R)
 
     def value(x):
         return gear.block(x, bits=4, group=8, axis=1, each=0, start=None)
 
-    return Case(policy, lambda *_: CodedHead(Coded(lambda x: qjl.keys(x, s, apart, 3), blocks(R), 8), Coded(value, blocks(R))))
+    return Case(policy, lambda *_: CodedHead(Coded(lambda x: qjl.keys(x, s, apart, 3), blocks(R), 8), Coded(value, all_but(R))))
 
 
 def _kvquant() -> Case:

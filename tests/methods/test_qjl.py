@@ -44,7 +44,17 @@ def test_bits():
     """128 channels: (m + 16) / d, and 3 for values; the sketch of outliers and its channels beside it."""
     encode = kvjax.methods.qjl(outliers=0).encode
     assert (encode.keys.bits_a_number(128), encode.values.bits_a_number(128)) == (Fraction(256 + 16, 128), 3)
-    assert kvjax.methods.qjl().encode.keys.bits_a_number(128) == Fraction(256 + 16 + 128 + 16, 128) + Fraction(8 * 8, 32 * 128)
+    assert kvjax.methods.qjl().encode.keys.bits_a_number(128) == Fraction(2 * (256 + 16), 128) + Fraction(8 * 8, 32 * 128)
+
+
+def test_keys_are_coded_in_blocks_and_values_one_by_one(lm):
+    """R = 16: of 40 tokens 32 keys and 24 values are coded, of 47 one value more for each; at 48 the third block of keys."""
+    policy = kvjax.methods.qjl(outliers=3, group=8, value_group=8, buffer=16)
+    for length, keys, values in ((15, 0, 0), (40, 32, 24), (47, 32, 31), (48, 48, 32)):
+        cache = kvjax.compress(kvjax.prefill(lm, list(range(length)), needs=policy), policy)
+        assert [np.unique(tail.coded).tolist() for tail in cache.tails] == [[keys], [values]]
+    out = kvjax.decode(lm, cache, policy, max_new_tokens=3, stop=())
+    assert [np.unique(tail.coded).tolist() for tail in out.cache.tails] == [[48], [35]]
 
 
 def test_more_projections_come_closer(lm, pre):

@@ -31,6 +31,11 @@ def blocks(size: int) -> Callable[[int], int]:
     return lambda n: n - n % size
 
 
+def all_but(size: int) -> Callable[[int], int]:
+    """All but the last `size` are coded."""
+    return lambda n: max(0, n - size)
+
+
 def resolved(code: Code, x: Float[np.ndarray, "n d"], held: Float[np.ndarray, "n d"] | None) -> Float[np.ndarray, "n d"]:
     """What x is decoded to; at a tie, whichever of both sides `held` is on."""
     if held is None or not x.size:
