@@ -67,7 +67,7 @@ class Affine(Codec):
         store: dtype of steps and minima, rounded to it before the division, so that coding and decoding use the same numbers.
 
     Takes b + 32 / group bits a number with a 16-bit `store`; 3-bit codes are ten a word, and groups of them fill whole words.
-    Source: KIVI, arXiv 2402.02750, equation 1. Differs: the released code divides by unrounded steps: store="float32" does.
+    Source: KIVI, arXiv 2402.02750, equation 1. Differs: it subtracts and divides in float32, the release in the data's 16 bits.
     Raises: ValueError for other bits, groups below 1 or of something else, another store; for groups that do not divide the head
     dimension, when compressing.
     """

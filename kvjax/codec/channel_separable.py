@@ -40,7 +40,7 @@ class ChannelSeparable(Codec):
 
     A row is the i-th slot of every head, whichever tokens these are. Its step and minimum are kept with each head's slot: b + 32 /
     d bits a number, and 16 / n, or 16 / block, for c.
-    Source: ZipCache, arXiv 2405.14256, section 4.1, algorithm 1. Differs: c is rounded to `store` before the division.
+    Source: ZipCache, arXiv 2405.14256, section 4.1, algorithm 1. Differs: it divides in float32, the release in the data's dtype.
     Raises: ValueError for other bits or another store.
     """
 

@@ -5,8 +5,8 @@ arXiv 2410.13212, section 4.
 Stages: encode by_layer(KIVI's storage of 1 bit, {first layers: more bits}) · nothing is evicted.
 A key's error passes through the query product and the exponential, a value's does not: b_K(l) = high for l < key_layers, b_V(l) =
 high for l < value_layers, low elsewhere; the paper writes AsymKV-key_layers/value_layers.
-Differs: steps and minima are rounded to 16 bits before the division. The two numbers of layers are searched for in the paper;
-the defaults are its 16/0 for a model of 32 layers.
+Differs: codes are computed in float32, as `kivi` says. The two numbers of layers are searched for in the paper; the defaults are
+its 16/0 for a model of 32 layers.
 
 BibTeX:
     @inproceedings{tao2025asymkv, title={{AsymKV}: Enabling 1-Bit Quantization of {KV} Cache with Layer-Wise Asymmetric

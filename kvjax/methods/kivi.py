@@ -4,8 +4,9 @@
 Stages: encode Stored(keys=Affine over tokens, values=Affine over channels, window=Windows(BlockFlush(R), Slide(R))) · nothing is
 evicted; any policy that evicts after the prompt can take its `encode`.
 Keys are coded after the rotary embedding. A prompt attends exactly; a step sees what it pushes out exactly, then it is coded.
-Differs: steps and minima are rounded to 16 bits before the division, the released code divides by unrounded ones. A prompt's last
-n mod R keys are exact head by head, as many as each head keeps. Known tokens after the prompt come one at a time.
+Differs: differences and quotients are taken in float32, by steps and minima of 16 bits; the release takes them in the model's 16
+bits. A prompt's last n mod R keys are exact head by head, as many as each head keeps. Known tokens after the prompt come one at a
+time.
 
 BibTeX:
     @misc{liu2024kivi, title={KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache},

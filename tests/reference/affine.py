@@ -2,9 +2,10 @@
 
 mn, mx = min, max of the group; s = (mx - mn) / (2^b - 1); code = clip(round((x - mn) / s), 0, 2^b - 1); x^ = s code + mn.
 
-Source: KIVI, arXiv 2402.02750. Differs: s and mn are rounded to the type they are stored in *before* the division, so that
-coding and decoding use the same numbers; the release divides by the unrounded ones (`store=np.float64` is that). Open points,
-settled here: a 3-bit word holds ten codes and two spare bits; an axis that does not fill its last word is padded with code 0.
+Source: KIVI, arXiv 2402.02750. s and mn are rounded to the type they are stored in *before* the division, so that coding and
+decoding use the same numbers, as in the release. Differs: the release subtracts and divides in the data's 16 bits, here it is
+float64. Open points, settled here: a 3-bit word holds ten codes and two spare bits; an axis that does not fill its last word is
+padded with code 0.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 Keys are rotated at their true positions before they are coded. One KV head and its query heads. Where sources are silent:
 
 - A step's output is computed before anything it pushes out is coded (as released), so one more key and value is exact then.
-- Steps and minima are stored in 16 bits and rounded before the division (see `affine`); the release divides by unrounded ones.
+- Steps and minima are stored in 16 bits and rounded before the division (see `affine`), as released; all else is float64.
 - Several tokens at once attend to codes, to the exact rows and causally to each other; then floor((exact + m) / R) blocks of
   keys are coded. So a prompt fed in pieces sees coded rows of its earlier pieces, a prompt fed whole sees exact ones only.
 - Words: keys packed along tokens, block by block, values along channels. Where R or d does not fill words the last is padded.
