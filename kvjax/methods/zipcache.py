@@ -2,13 +2,14 @@
 
 *ZipCache: Accurate and Efficient KV Cache Quantization with Salient Token Identification*, NeurIPS 2024, arXiv 2405.14256.
 Stages: score VisibleMeanAttention · encode Tiered(new tokens, and salient and other tokens in codes) · every `interval` tokens.
-p_i = the mean attention of the queries that see token i; the share `salient` of largest p has `high` bits. Keys: a step and a
-minimum a channel for all tokens of a class. Values: x / c_j, c_j = sqrt(max_t |x_tj|), a step and a minimum a row. New tokens are
-exact until there are `interval` of them, which are then ranked by the newest query\'s attention, as released, and coded as a block.
+p_i = the mean attention of the queries that see token i; floor((1 - salient) n) of smallest p have `low` bits, the others `high`.
+Keys: a step and a minimum a channel for all tokens of a class. Values: x / c_j, c_j = sqrt(max_t |x_tj|), a step and a minimum a
+row. New tokens are exact until there are `interval` of them, which are then ranked by the newest query's attention, as released,
+and coded as a block.
 Differs: all queries of the prompt are probes, of which the paper draws a tenth, and p has the right count for each key (the release
-divides a tenth\'s sum by the number of all); under grouped queries p is of the KV head. Steps, minima and c are rounded to 16 bits
-before the division; a value row\'s step and minimum are kept with every head\'s slot. A block of later tokens has ranges of its
-own.
+divides a tenth's sum by the number of all); under grouped queries p is of the KV head. c is of the tokens of a class, in the
+release of all tokens before they are parted. Codes are computed in float32 from steps, minima and c of 16 bits, there in the
+model's dtype. A value row's step and minimum are kept with every head's slot. A block of later tokens has ranges of its own.
 
 BibTeX:
     @inproceedings{he2024zipcache, title={{ZipCache}: Accurate and Efficient {KV} Cache Quantization with Salient Token
@@ -33,7 +34,7 @@ def zipcache(salient: float = 0.6, high: int = 4, low: int = 2, interval: int = 
     """Keep every token in a few bits, the salient ones in more.
 
     Args:
-        salient: share of the prompt\'s tokens, and of every later block\'s, in `high` bits.
+        salient: share of the prompt's tokens, and of every later block's, in `high` bits.
         high, low: bits of salient tokens and of the others.
         interval: new tokens that are exact before they are coded together.
 
@@ -50,10 +51,10 @@ def zipcache(salient: float = 0.6, high: int = 4, low: int = 2, interval: int = 
 
 
 def _prompt(bits: int) -> Stored:
-    """A class of the prompt\'s tokens."""
+    """A class of the prompt's tokens."""
     return Stored(keys=ChannelRange(bits), values=ChannelSeparable(bits))
 
 
 def _block(bits: int, tokens: int) -> Stored:
-    """A class of a later block\'s tokens."""
+    """A class of a later block's tokens."""
     return Stored(keys=Affine(bits, group=tokens, reduce="token"), values=ChannelSeparable(bits, block=tokens), whole=True)

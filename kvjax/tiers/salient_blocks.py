@@ -10,12 +10,13 @@ from jaxtyping import Array, Bool, Int32
 
 from kvjax.encode.tier_rule import TierRule, TierView
 from kvjax.tiers.best import best
+from kvjax.types import Number
 from kvjax.view import Ranking
 
 
-def salient_of(n: int, share: float) -> int:
-    """floor(r · n), with room for a share that is a rounded decimal."""
-    return int(np.floor(n * share * (1 + 1e-6) + 1e-6))
+def others_of(n: Number, share: float) -> Number:
+    """floor((1 - r) · n), with room for a share that is a rounded decimal."""
+    return n * (1 - share) * (1 + 1e-6) // 1
 
 
 @struct.dataclass
@@ -23,10 +24,10 @@ class SalientBlocks(TierRule):
     """Tiers: 0 new tokens, 1 the prompt's salient ones, 2 its others, 3 and 4 those of the blocks that followed.
 
     Args:
-        share: r, of the prompt's slots, and of every block, by score.
+        share: r, of the prompt's slots, and of every block, by score; of n slots n - floor((1 - r) n) are salient.
         interval: tokens of a block: when so many are in tier 0, they all leave it.
 
-    Source: ZipCache, arXiv 2405.14256, section 4.3 and algorithm 3.
+    Source: ZipCache, arXiv 2405.14256, section 4.3 and algorithm 3; counts as in its release.
     """
 
     moves: ClassVar[bool] = True
@@ -40,11 +41,12 @@ class SalientBlocks(TierRule):
     @property
     def salient(self) -> int:
         """Salient tokens of a block."""
-        return salient_of(self.interval, self.share)
+        return self.interval - int(others_of(self.interval, self.share))
 
     def of_prompt(self, ranking: Ranking, length: Int32[Array, " b"]) -> Int32[Array, "l b h n"]:
         del length
-        count = jnp.floor(ranking.valid.sum(-1) * self.share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        n = ranking.valid.sum(-1)
+        count = n - others_of(n, self.share).astype(jnp.int32)
         return jnp.where(best(ranking.scores, ranking.valid, count), 1, 2)
 
     def due(self, steps: Int32[Array, " b"], held: tuple[Int32[Array, "b h"], ...]) -> Bool[Array, " b"]:

@@ -8,6 +8,7 @@ import pytest
 import kvjax
 from kvjax.encode import Stored, Tiered
 from kvjax.tiers import SalientBlocks
+from kvjax.view import Ranking
 from tests.conftest import counted_leaves, ids_of
 from tests.held import held
 from tests.methods.in_tiers import positions
@@ -36,6 +37,17 @@ def test_classes_and_codes_of_a_prompt(lm):
                 got = held(cache.parts[part], policy.encode.stores[part], layer, 0, h)
                 np.testing.assert_allclose(got[0], want[0][h], atol=2e-3)
                 np.testing.assert_allclose(got[1], want[1][h], atol=2e-3)
+
+
+@pytest.mark.parametrize("n, salient", [(2, 2), (4, 3), (5, 3), (11, 7), (33, 20), (100, 60)])
+def test_what_is_not_salient_is_rounded_down(n, salient):
+    """n - int(0.4 n)."""
+    valid = jnp.ones((1, 1, 1, n), bool)
+    pos = jnp.arange(n, dtype=jnp.int32)[None, None, None]
+    ranking = Ranking(scores=pos.astype(jnp.float32), protected=~valid, valid=valid, pos=pos)
+    tiers = SalientBlocks(share=0.6, interval=n + 10).of_prompt(ranking, jnp.asarray([n]))
+    np.testing.assert_array_equal(tiers[0, 0, 0], [2] * (n - salient) + [1] * salient)
+    assert SalientBlocks(share=0.6, interval=n).salient == salient
 
 
 def test_blocks_of_what_follows(lm):
@@ -106,5 +118,6 @@ def test_the_bytes_are_the_classes(lm):
 
 
 def test_a_class_that_is_never_filled_is_refused():
-    with pytest.raises(ValueError, match="needs both classes"):
-        kvjax.methods.zipcache(salient=0.05, interval=10)
+    for share in (0.95, 1.0, 0.0):
+        with pytest.raises(ValueError, match="needs both classes"):
+            kvjax.methods.zipcache(salient=share, interval=10)

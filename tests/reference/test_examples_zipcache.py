@@ -37,6 +37,7 @@ def test_saliency():
     a = np.array([[1, 0, 0, 0], [0.6, 0.4, 0, 0], [0.5, 0.1, 0.4, 0], [0.4, 0.1, 0.2, 0.3]])
     np.testing.assert_allclose(saliency(a), [0.625, 0.2, 0.3, 0.3])
     np.testing.assert_array_equal(classes(saliency(a), 0.5), [True, False, True, False])
+    np.testing.assert_array_equal(classes(saliency(a), 0.6), [True, False, True, True])  # int(0.4 · 4) = 1 is not salient
 
 
 def heads(x):

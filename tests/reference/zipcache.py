@@ -6,6 +6,7 @@ all heads make a row, whichever they are (as released).
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -45,8 +46,8 @@ def saliency(a: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
 
 
 def classes(p: Float[np.ndarray, " n"], share: float) -> np.ndarray:
-    """Which tokens are salient: floor(share · n) of largest p, the earlier of equal ones."""
-    count = int(np.floor(len(p) * share * (1 + 1e-6) + 1e-6))
+    """Which tokens are salient: all but floor((1 - share) n) of largest p, the earlier of equal ones."""
+    count = len(p) - int((1 - Fraction(str(share))) * len(p))
     mask = np.zeros(len(p), bool)
     mask[np.lexsort((np.arange(len(p)), -p))[:count]] = True
     return mask
