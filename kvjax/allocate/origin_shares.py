@@ -49,7 +49,7 @@ class OriginShares(Allocator):
     Args:
         budget: C, slots a head holds.   window: W.   t1, t2, t3: exponents' inverses.
 
-    Source: ARKV, arXiv 2603.08727. Differs: the greatest OQ is that of all layers; the release has that of the layers so far.
+    Source: ARKV, arXiv 2603.08727, and its release: the greatest OQ is that of all layers.
     """
 
     exact = False

@@ -6,8 +6,9 @@ Stages: score MeanAndVariance · allocate OriginShares · select the best C - W 
 Fp8) · when a head holds more than C slots.
 A prompt is cut to C slots, all exact. When a head overflows while decoding, of its slots before the last W the best three quarters
 by the newest query's attention stay, the origin share of its layer of them exact, the others in eight bits.
-Differs: shares are relative to the best of all layers, not of those read so far; a scale of its own for every token and KV head,
-not one for all rows and heads; what was coded stays coded, with the same numbers, instead of being decoded and coded again.
+Differs: a scale of its own for every token and KV head, not one for all rows and heads; what was coded stays coded, with the same
+numbers, instead of being decoded and coded again. At an overflow scores are pooled in the order of the text; the release pools
+them in the order its cut of the prompt leaves, the best first.
 
 BibTeX:
     @article{arkv2026, title={{ARKV}: Adaptive and Resource-Efficient {KV} Cache Management under Limited Memory Budget for

@@ -3,6 +3,9 @@
 *CaM: Cache Merging for Memory-efficient LLMs Inference*, ICML 2024.
 Stages: score AccumulatedAttention · select SinksAndRecent, or TopK(sinks, recent_share) · merge ByChance(m, beta) · every step.
 Differs: one draw for each KV head from the group's mean; the gate reads accumulated attention, as the release's streaming form.
+What a prompt loses is merged, too, all at once; the release's streaming form evicts one token at a time, its tasks merge nothing
+of a prompt, nor does kvpress, which merges at most as many as came since. To merge while decoding alone, cut the prompt by
+`policy.replace(merge=kvjax.merge.Drop())` and decode by `policy`.
 
 Example:
     policy = kvjax.methods.cam(budget=0.25)

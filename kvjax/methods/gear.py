@@ -6,7 +6,8 @@ window=BlockFlush) · nothing is evicted; any policy that evicts after the promp
 X ≈ D + A Bᵀ + S: outliers S are taken out first, groups of the rest are coded, and r directions of the error are kept for a block
 of tokens. Keys are coded after the rotary embedding.
 Differs: a prompt is coded in the same blocks of `buffer` tokens as what follows it, each with factors of rank `rank`; the release
-gives a prompt one pair of rank 4. Outliers are a fixed number a row, and a channel's row is a block.
+gives a prompt one pair of rank 4. Outliers are a fixed number a row. A channel's row is a block. A token's is one KV head's, of
+which 1 a side is 3.1% of 64 channels; the release's is all heads', 10 a side of 1,024 numbers, 2%.
 
 BibTeX:
     @article{kang2024gear,

@@ -7,6 +7,7 @@ Keys are coded before the rotary embedding and turned at every reading. Threshol
 come from an artefact; a value's range is its token's own, without its ends.
 Differs: outliers are a fixed number a token and KV head, of keys those beyond the thresholds, of values one on either side. A
 value's range is that of one KV head. A token is exact in its own step and coded after it. A prompt attends exactly.
+The built-in artefact has read 8 texts of 1,024 tokens, the paper's 16 of 2,048.
 
 BibTeX:
     @inproceedings{hooper2024kvquant,

@@ -3,8 +3,10 @@
 *Agent Memory Below the Prompt: Persistent Q4 KV Cache for Multi-Agent LLM Inference on Edge Devices*, arXiv 2603.04428.
 Stages: encode Stored(keys and values = Affine of 4 bits over channels) · nothing is evicted.
 Each token by itself, the newest included: groups of channels, a step and a minimum of 16 bits each, 4 + 32 / group bits a number.
-Keys after the rotary embedding. Nothing is exact, so that a cache grows token by token and can be cut after any of them.
-Differs: this is the codec; what is written to disk is the cache it makes.
+Keys after the rotary embedding. Nothing that is held is exact, so that a cache grows token by token and can be cut after any.
+Differs: this is the codec; what is written to disk is the cache it makes. A prompt attends exactly and is coded then; the release
+reads it into the coded cache, so that its queries see keys of four bits. Codes run from a group's minimum to its maximum; those
+of the release, of MLX, begin at the end of larger magnitude, and their step is fitted anew so that zero is one of them.
 
 BibTeX:
     @article{agentmemory2026, title={Agent Memory Below the Prompt: Persistent {Q4} {KV} Cache for Multi-Agent {LLM} Inference on

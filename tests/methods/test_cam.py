@@ -8,6 +8,7 @@ import kvjax
 from kvjax.merge.chance import probability, spread_values
 from kvjax.noise import uniform_at
 from tests.conftest import ids_of
+from tests.held import held
 from tests.methods.inputs import layers_of
 from tests.methods.simulate import agree
 from tests.reference import cam
@@ -38,6 +39,21 @@ def test_against_the_reference_on_random_numbers():
         np.testing.assert_allclose(got, cam.probability(a, i, over), rtol=1e-5)
         values = spread_values(jnp.asarray(v)[None, None], keep, evicted, m)[0, 0]
         np.testing.assert_allclose(values, cam.merged_values(v, i, m), atol=1e-6)
+
+
+def test_merging_while_decoding_alone(lm):
+    """A prompt that its host cuts keeps its values; decoded on by CaM they grow."""
+    policy = kvjax.methods.cam(budget=24)
+    host = policy.replace(merge=kvjax.merge.Drop())
+    pre = kvjax.prefill(lm, ids_of(60), needs=policy)
+    cut, merged = (kvjax.compress(pre, p) for p in (host, policy))
+    for layer in range(3):
+        at = np.asarray(cut.kept(layer)[0][0])
+        np.testing.assert_array_equal(held(cut, policy.encode, layer, 0, 0)[1], np.asarray(pre.rows[0].v[layer])[0, 0, at])
+    assert not np.array_equal(held(merged, policy.encode, 0, 0, 0)[1], held(cut, policy.encode, 0, 0, 0)[1])
+    ours, plain = (kvjax.decode(lm, cut, p, max_new_tokens=8, stop=()).cache for p in (policy, host))
+    np.testing.assert_array_equal(ours.kept(0)[0][0], plain.kept(0)[0][0])
+    assert not np.array_equal(held(ours, policy.encode, 0, 0, 0)[1], held(plain, policy.encode, 0, 0, 0)[1])
 
 
 def test_edges_of_the_ratio():

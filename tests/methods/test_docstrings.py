@@ -42,6 +42,12 @@ def test_each_says_how_it_is_cited_and_called(name):
     assert any(isinstance(call.func, ast.Attribute) and call.func.attr == name for call in calls), name
 
 
+@every_method
+def test_what_differs_begins_a_line(name):
+    """Where the catalogue's reader finds it."""
+    assert docstring(name).count("Differs:") == len(re.findall(r"(?m)^Differs: \S", docstring(name))) <= 1, name
+
+
 def for_any_model(name: str) -> bool:
     """Whether no argument is by default an artefact of one model."""
     defaults = [x.default for x in inspect.signature(getattr(kvjax.methods, name)).parameters.values()]

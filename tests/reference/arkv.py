@@ -1,7 +1,7 @@
 """ARKV (arXiv 2603.08727): how many slots of a layer stay exact, and what an overflow leaves exact, in eight bits, or nowhere.
 
-OQ = E^(1/t1) V^(1/t2) K^(1/t3) of the last W rows' columns before the window. Readings of what is open: the greatest OQ is that of
-all layers; what was coded stays coded; a scale for every token and KV head.
+OQ = E^(1/t1) V^(1/t2) K^(1/t3) of the last W rows' columns before the window, the greatest that of all layers. Readings of what is
+open: what was coded stays coded; a scale for every token and KV head; scores are pooled in the order of the text.
 """
 
 import numpy as np
