@@ -1,4 +1,4 @@
-"""Filters of Q-Filters from text: the direction that the queries of each KV head share."""
+"""Filters of Q-Filters from text: the directions that queries share, those of a group averaged."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,8 @@ from kvjax.score.query_filter import query_direction
 def q_filters(lm: LanguageModel, prompts: object) -> Float32[np.ndarray, "l h d"]:
     """`query_direction` of the queries of all prompts, for `kvjax.methods.qfilters(filters=...)`.
 
-    Source: Q-Filters, arXiv 2503.02812, section 3.2. Differs: sums are kept in place of the queries, all tokens count.
+    Source: Q-Filters, arXiv 2503.02812, section 3.2. Differs: sums are kept in place of the queries, all tokens count. So a head's
+    filter turns away from the sum of its queries, in the release from most of them.
     """
     pre = prefill(lm, prompts, needs={QuerySpread()})
     layers = zip(*(row.evidence for row in pre.rows), strict=True)

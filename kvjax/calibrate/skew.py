@@ -25,4 +25,4 @@ def skew(lm: LanguageModel, prompts: object) -> Float32[np.ndarray, "l h d d"]:
     pre = prefill(lm, prompts, needs={QuerySpread()})
     layers = zip(*(row.evidence for row in pre.rows), strict=True)
     spreads = [jax.tree.map(lambda *x: sum(x), *(e.of(QuerySpread()) for e in rows)) for rows in layers]
-    return np.asarray(jnp.concatenate([skew_of(spread.outer) for spread in spreads]))
+    return np.asarray(jnp.concatenate([skew_of(spread.outer.sum(2)) for spread in spreads]))

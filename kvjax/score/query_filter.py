@@ -1,4 +1,4 @@
-"""Keys against the one direction that a head's queries share (Q-Filters)."""
+"""Keys against the one direction that a head's queries share, a group's mean of them (Q-Filters)."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +14,10 @@ from kvjax.view import LayerView
 
 
 def query_direction(spread: Spread) -> Float32[Array, "b h d"]:
-    """f: the leading right singular vector of a group's queries, turned so that Σ f · q <= 0."""
+    """mean_g f, f the leading right singular vector of a query head's queries, turned so that Σ f · q <= 0."""
     f = jnp.linalg.eigh(spread.outer)[1][..., -1]
-    towards = jnp.einsum("bhd,bhd->bh", f, spread.total) > 0
-    return jnp.where(towards[..., None], -f, f)
+    towards = (f * spread.total).sum(-1, keepdims=True) > 0
+    return jnp.where(towards, -f, f).mean(2)
 
 
 def against(k: Keys, f: Float[Array, "*b h d"]) -> Scores:

@@ -7,10 +7,11 @@ import pytest
 import kvjax
 from kvjax.calibrate.q_filters import q_filters
 from kvjax.evidence.chunk_attention import received
+from kvjax.evidence.query_spread import Spread
 from kvjax.score.compactor import leverage
 from kvjax.score.in_blocks import block_wise, chunk_wise
 from kvjax.score.leverage import Mean, OfKeys, OfValues, Product
-from kvjax.score.query_filter import against
+from kvjax.score.query_filter import against, query_direction
 from kvjax.select import EachChunk
 from tests.methods.inputs import layers_of
 from tests.reference import compactor, cur, key_diff_blocks, non_causal, qfilters
@@ -90,6 +91,14 @@ def test_compactor(lm, prompt, layers, width):
 def test_a19e_filters():
     u = against(jnp.array([[[[1.0, 0], [0, 1], [-1, 0], [2, 2]]]]), jnp.array([[0.6, -0.8]]))
     np.testing.assert_allclose(u[0, 0], [-0.6, 0.8, 0.6, 0.4], atol=1e-6)
+
+
+def test_a_group_has_the_mean_of_its_heads_filters():
+    q = jnp.asarray([[4.0, 0], [0, 1]])[None, None]  # one query for each of two heads
+    f = query_direction(Spread(total=q, outer=q[..., None] * q[..., None, :]))
+    np.testing.assert_allclose(f, [[[-0.5, -0.5]]], atol=1e-6)
+    u = against(jnp.asarray([[1, 0], [0, 1.6], [0.9, 0.9]])[None, None], f)
+    np.testing.assert_allclose(u[0, 0], [0.5, 0.8, 0.9], atol=1e-6)
 
 
 def test_qfilters_calibrated_and_of_the_prompt_itself(lm, prompt, pre, layers):

@@ -1,7 +1,7 @@
 """Q-Filters (arXiv 2503.02812): keys against the one direction the queries of a head share.
 
 Readings of what the sources leave open:
-- Queries of a group are put together before the decomposition; they are not centred.
+- Every query head has a filter, and a KV head the mean of its group's, as it is (as released). Queries are not centred.
 - A filter points away from the queries: mean_q f . q < 0, so that a small f . k means a large expected attention.
 """
 
@@ -15,10 +15,11 @@ def q_filters(k: Float[np.ndarray, "h n d"], filters: Float[np.ndarray, "h d"]) 
 
 
 def calibrate(q: Float[np.ndarray, "h g n d"]) -> Float[np.ndarray, "h d"]:
-    """The leading right singular vector of each group's queries, turned away from them."""
-    out = []
-    for group in q.astype(np.float64):
-        rows = group.reshape(-1, group.shape[-1])
+    """The mean over each group of the leading right singular vectors of its heads' queries, each turned away from them."""
+    h, g, n, d = q.shape
+    out = np.zeros((h, d))
+    for at in np.ndindex(h, g):
+        rows = q[at].astype(np.float64)
         f = np.linalg.svd(rows, full_matrices=False)[2][0]
-        out.append(-f if (rows @ f).mean() > 0 else f)
-    return np.array(out)
+        out[at[0]] += (-f if (rows @ f).mean() > 0 else f) / g
+    return out

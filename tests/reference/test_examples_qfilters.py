@@ -17,11 +17,20 @@ def test_a19e():
 def test_calibration_turns_away_from_the_queries():
     q = np.array([[[[3.0, 0.1], [2.0, -0.1]], [[4.0, 0.0], [1.0, 0.0]]], [[[0.0, -3.0], [0.1, -1.0]], [[0.0, -2.0], [0.0, -2.0]]]])
     f = calibrate(q)
-    assert_allclose(np.linalg.norm(f, axis=-1), 1)
+    assert_allclose(np.linalg.norm(f, axis=-1), 1, atol=1e-3)
     assert_allclose(f, [[-1, 0], [0, 1]], atol=0.05)
     assert (np.einsum("hgnd,hd->h", q, f) < 0).all()
     keys = np.array([[[1.0, 0], [-1, 0]], [[0, 1.0], [0, -1]]])
     assert [list(top_k(u, 1)) for u in q_filters(keys, f)] == [[0], [1]]
+
+
+def test_a_group_has_the_mean_of_its_heads_filters():
+    """One head's queries along the first channel, the other's, shorter, along the second: both count alike."""
+    f = calibrate(np.array([[[[4.0, 0], [4, 0]], [[0, 1.0], [0, 1]]]]))
+    assert_allclose(f, [[-0.5, -0.5]], atol=1e-12)
+    u = q_filters(np.array([[[1, 0], [0, 1.6], [0.9, 0.9]]]), f)
+    assert_allclose(u, [[0.5, 0.8, 0.9]])
+    assert list(top_k(u[0], 2)) == [1, 2]
 
 
 def test_one_query():
