@@ -31,12 +31,10 @@ def totals(xs: tuple, found: Matches, joins: Bool[Array, "b h n"]) -> tuple:
 
 def joined(state: Masses, c: Scores, found: Matches, joins: Bool[Array, "b h n"]) -> tuple[Masses, Scores]:
     """The scorer's numbers as means weighted by votes, each query's over the slots it could see; and the votes, which add up."""
-    (total,) = means((state.total[..., None],), c, found, joins)
     seen = c[..., None] * (state.recent > 0)
     weighted, votes, n = totals((c[..., None] * state.recent, seen, c[..., None]), found, joins)
     n = n[..., 0]
-    recent = jnp.where((n > c)[..., None], weighted / jnp.maximum(votes, 1e-30), state.recent)
-    return Masses(total=jnp.where(n > c, total[..., 0], state.total), recent=recent), n
+    return Masses(recent=jnp.where((n > c)[..., None], weighted / jnp.maximum(votes, 1e-30), state.recent)), n
 
 
 @struct.dataclass
@@ -44,15 +42,15 @@ class ByVotes(Merger):
     """k_r, v_r ← Σ w x / Σ w over r and the evicted e nearest to it, w = c (mean exp(z) + eps); votes c add up, the bias is ln c.
 
     The mean runs over those of the last queries that could see a slot; z is without the bias. An evicted slot whose largest cosine
-    with a kept key is below `threshold` is dropped.
+    with a kept key is below `threshold` is dropped; slots evicted together are merged together.
 
-    Source: KeepKV, arXiv 2504.09936, section 3, as released. Differs: slots evicted together are merged together.
+    Source: KeepKV, arXiv 2504.09936, section 3, as released; eps is the smallest normal number of 16 bits there.
     """
 
     biased: ClassVar[bool] = True
     state_of: ClassVar[type[Scorer]] = RawMass
-    threshold: Number = 0.7
-    eps: Number = 1e-6
+    threshold: Number = 0.8
+    eps: Number = 2.0**-14
 
     def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:
         del scores

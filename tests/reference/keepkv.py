@@ -2,11 +2,12 @@
 
 Readings of what the sources leave open:
 - The mean of exp(z) runs over those of the last `window` queries that could see the slot; z is without ln c and unshifted.
-- The size of eps is not given: 1e-6 here.
-- A merged slot's recorded exponentials and its accumulated score become means weighted by votes, its votes add up.
-- Rows count from 1 (the prompt's first) linearly up to `newest` (its last), decoded rows count `newest`.
-- The victim is the lowest accumulated score outside sinks and the last `recent`, ties to the lower slot; the targets are
-  all others. The merged keys are plain weighted means: the mass is not preserved (`exact_logit` says what would).
+- eps is the smallest normal float16, as released.
+- A merged slot's recorded exponentials become means weighted by votes, its votes add up.
+- A slot's score is the sum of its recorded exponentials, the oldest query's counted 1 and linearly up to `newest` for the
+  newest one, without votes, as released; a query that could not see the slot adds nothing.
+- The victim is the lowest score outside sinks and the last `recent`, ties to the lower slot; the targets are all others.
+- The merged keys are plain weighted means: the mass is not preserved (`exact_logit` says what would).
 """
 
 from dataclasses import dataclass
@@ -16,12 +17,15 @@ from jaxtyping import Float
 
 from .softmax import softmax
 
-
-def row_weights(n: int, newest: float) -> Float[np.ndarray, "n"]:
-    return np.linspace(1.0, newest, n)
+EPS = float(np.finfo(np.float16).tiny)
 
 
-def weight(votes: float, mass: float, eps: float = 1e-6) -> float:
+def scores(seen: Float[np.ndarray, "w n"], window: int, newest: float) -> Float[np.ndarray, "n"]:
+    """Of exponentials, the newest query's last; where there are fewer than `window` queries the older ones are missing."""
+    return np.linspace(1.0, newest, window)[window - len(seen) :] @ np.nan_to_num(seen)
+
+
+def weight(votes: float, mass: float, eps: float = EPS) -> float:
     """w = c (mean exp(z) + eps)."""
     return votes * (mass + eps)
 
@@ -52,42 +56,42 @@ class Head:
     window: int = 8
     sinks: int = 4
     recent: int = 8
-    newest: float = 1.0
-    eps: float = 1e-6
+    newest: float = 1.2
+    eps: float = EPS
 
     def __post_init__(self) -> None:
         n = len(self.k)
-        self.c, self.s, self.pos = np.ones(n), np.zeros(n), np.arange(n)
+        self.c, self.pos = np.ones(n), np.arange(n)
         self.seen, self.told = np.full((0, n), np.nan), n
 
     def start(self, q: Float[np.ndarray, "n d"]) -> None:
-        """The prompt's queries: rows of its causal attention, then evictions down to the budget."""
+        """The prompt's queries, then evictions down to the budget."""
         n = len(self.k)
         z = np.where(np.tri(n, dtype=bool), q @ self.k.T / np.sqrt(q.shape[1]), -np.inf)
-        self.s = row_weights(n, self.newest) @ softmax(z)
         self.seen = np.where(np.isfinite(z), np.exp(z), np.nan)[-self.window :]
         self._shrink()
 
     def step(self, q: Float[np.ndarray, "d"], k: Float[np.ndarray, "d"], v: Float[np.ndarray, "d"]) -> Float[np.ndarray, "d"]:
         """One token: joined, attended to with + ln c, recorded, then evictions. Returns the output."""
         self.k, self.v = np.vstack([self.k, k]), np.vstack([self.v, v])
-        self.c, self.s, self.pos = np.append(self.c, 1.0), np.append(self.s, 0.0), np.append(self.pos, self.told)
+        self.c, self.pos = np.append(self.c, 1.0), np.append(self.pos, self.told)
         self.seen = np.hstack([self.seen, np.full((len(self.seen), 1), np.nan)])
         self.told += 1
         z = self.k @ q / np.sqrt(len(q))
-        row = softmax(z + np.log(self.c))
         self.seen = np.vstack([self.seen, np.exp(z)])[-self.window :]
-        self.s = self.s + self.newest * row
-        out = row @ self.v
+        out = softmax(z + np.log(self.c)) @ self.v
         self._shrink()
         return out
 
+    def scores(self) -> Float[np.ndarray, "n"]:
+        return scores(self.seen, self.window, self.newest)
+
     def _shrink(self) -> None:
         while len(self.k) > self.budget:
-            e = self.sinks + int(self.s[self.sinks : len(self.s) - self.recent].argmin())
+            e = self.sinks + int(self.scores()[self.sinks : len(self.k) - self.recent].argmin())
             self._merge(e)
             stay = np.arange(len(self.k)) != e
-            self.k, self.v, self.c, self.s, self.pos = (x[stay] for x in (self.k, self.v, self.c, self.s, self.pos))
+            self.k, self.v, self.c, self.pos = (x[stay] for x in (self.k, self.v, self.c, self.pos))
             self.seen = self.seen[:, stay]
 
     def _merge(self, e: int) -> None:
@@ -99,7 +103,6 @@ class Head:
         w_r, w_e = (weight(self.c[i], np.nanmean(self.seen[:, i]), self.eps) for i in (r, e))
         self.k[r] = combined(self.k[r], self.k[e], w_r, w_e)
         self.v[r] = combined(self.v[r], self.v[e], w_r, w_e)
-        self.s[r] = combined(self.s[r], self.s[e], self.c[r], self.c[e])
         both = combined(self.seen[:, r], self.seen[:, e], self.c[r], self.c[e])
         self.seen[:, r] = np.where(np.isnan(both), np.fmax(self.seen[:, r], self.seen[:, e]), both)
         self.c[r] += self.c[e]
@@ -112,28 +115,26 @@ class GroupHead(Head):
     def start(self, q: Float[np.ndarray, "g n d"]) -> None:
         n = len(self.k)
         z = np.where(np.tri(n, dtype=bool), q @ self.k.T / np.sqrt(q.shape[-1]), -np.inf)
-        self.s = row_weights(n, self.newest) @ softmax(z).mean(axis=0)
         self.seen = np.where(np.tri(n, dtype=bool), np.exp(z).mean(axis=0), np.nan)[-self.window :]
         if n > self.budget:
             self._together()
 
     def step(self, q: Float[np.ndarray, "g d"], k: Float[np.ndarray, "d"], v: Float[np.ndarray, "d"]) -> Float[np.ndarray, "g d"]:
         self.k, self.v = np.vstack([self.k, k]), np.vstack([self.v, v])
-        self.c, self.s, self.pos = np.append(self.c, 1.0), np.append(self.s, 0.0), np.append(self.pos, self.told)
+        self.c, self.pos = np.append(self.c, 1.0), np.append(self.pos, self.told)
         self.seen = np.hstack([self.seen, np.full((len(self.seen), 1), np.nan)])
         self.told += 1
         z = q @ self.k.T / np.sqrt(q.shape[-1])
-        rows = softmax(z + np.log(self.c))
         self.seen = np.vstack([self.seen, np.exp(z).mean(axis=0)])[-self.window :]
-        self.s = self.s + self.newest * rows.mean(axis=0)
-        out = rows @ self.v
+        out = softmax(z + np.log(self.c)) @ self.v
         self._shrink()
         return out
 
     def _together(self) -> None:
         """All but the sinks, the last tokens and the best others, each into its nearest of these."""
         n = len(self.k)
-        middle = sorted(range(self.sinks, n - self.recent), key=lambda j: (-self.s[j], j))
+        u = self.scores()
+        middle = sorted(range(self.sinks, n - self.recent), key=lambda j: (-u[j], j))
         keep = sorted([*range(self.sinks), *middle[: self.budget - self.sinks - self.recent], *range(n - self.recent, n)])
         members = {r: [r] for r in keep}
         for e in set(range(n)) - set(keep):
@@ -143,7 +144,6 @@ class GroupHead(Head):
         groups = [np.array(members[r]) for r in keep]
         w = [np.array([weight(self.c[i], np.nanmean(self.seen[:, i]), self.eps) for i in group]) for group in groups]
         self.k, self.v = (np.stack([u @ x[i] / u.sum() for u, i in zip(w, groups, strict=True)]) for x in (self.k, self.v))
-        self.s = np.array([self.c[i] @ self.s[i] / self.c[i].sum() for i in groups])
         self.seen = np.stack([self._mean_seen(i) for i in groups], axis=1)
         self.c, self.pos = np.array([self.c[i].sum() for i in groups]), np.array(keep)
 

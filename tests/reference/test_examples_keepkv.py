@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_allclose
 
-from .keepkv import Head, combined, exact_logit, nearest, row_weights, weight
+from .keepkv import Head, combined, exact_logit, nearest, scores, weight
 from .softmax import softmax
 
 
@@ -69,6 +69,16 @@ def test_votes_add_up_and_equal_tokens_merge_without_loss():
     assert_allclose(out, rows[:6].sum() * v[0] + rows[6] * 5)
 
 
-def test_row_weights_rise_linearly():
-    assert row_weights(3, 5.0).tolist() == [1, 3, 5]
-    assert row_weights(1, 5.0).tolist() == [1]
+def test_a_ranking_by_the_last_queries():
+    """Keys 0, ln 2, 0, 0 and queries 9, 9, 1, 2: the first two queries are not looked at, whatever they attend to."""
+    head = Head(np.log([[1.0], [2], [1], [1]]), np.zeros((4, 1)), budget=4, threshold=0.5, window=2, newest=1.2)
+    head.start(np.array([[9.0], [9], [1], [2]]))
+    assert_allclose(head.scores(), [1 + 1.2, 2 + 1.2 * 4, 1 + 1.2, 1.2])
+    head.c[2] = 3.0  # votes attract attention, and do not rank
+    assert_allclose(head.scores()[2], 2.2)
+
+
+def test_weights_rise_linearly():
+    assert_allclose(scores(np.ones((3, 1)), 3, 5.0), [1 + 3 + 5])
+    assert_allclose(scores(np.ones((1, 1)), 3, 5.0), [5])
+    assert_allclose(scores(np.ones((1, 1)), 1, 5.0), [1])
