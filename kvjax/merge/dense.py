@@ -11,7 +11,7 @@ from kvjax.kernels.compact import first
 from kvjax.kernels.select_top import select_top
 from kvjax.merge.match import Matches, blend
 from kvjax.rank_keys import ordered
-from kvjax.select.dense import tail_slots
+from kvjax.select.dense import dense_slots, tail_slots
 from kvjax.stage import Merger
 from kvjax.types import Function, Keys, Mask, Number, Scores
 from kvjax.view import LayerView
@@ -53,7 +53,7 @@ def into(view: LayerView, evicted: Mask, target: Int32[Array, "b h n"]) -> Layer
 
 @struct.dataclass
 class IntoDense(Merger):
-    """What `DenseAndTop` evicts: run by run into the run's first slot at the start, then into the nearest dense slot.
+    """What `DenseAndTop` evicts: of a prompt run by run into the run's first slot, then into the nearest dense slot.
 
     Args:
         dense, tail_share: those of `DenseAndTop`.
@@ -68,12 +68,12 @@ class IntoDense(Merger):
     nearest: Function = LargestDot()
 
     def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:
-        evicted, old = view.valid & ~keep, view.valid & (view.bias > 0)
-        starting = evicted.any(-1, keepdims=True) & ~old.any(-1, keepdims=True)
+        evicted, old = view.valid & ~keep, dense_slots(view, self.dense)
+        some, starting = evicted.any(-1, keepdims=True), ~old.any(-1, keepdims=True)
         starts = self._starts(view, keep, scores) & starting
         slot = jnp.arange(keep.shape[-1], dtype=jnp.int32)
         target = jnp.where(starting, lax.cummax(jnp.where(starts, slot, -1), axis=2), self._nearest(view, old & keep))
-        view = view.replace(bias=jnp.where(starts & (view.bias == 0), _ONE, view.bias))
+        view = view.replace(bias=jnp.where(some & (starts | old) & (view.bias == 0), _ONE, view.bias))
         return into(view, evicted, target), memory
 
     def _starts(self, view: LayerView, keep: Mask, scores: Scores) -> Mask:

@@ -26,14 +26,23 @@ def run_starts(rest: Bool[Array, "*b n"], runs: PyTree) -> Bool[Array, "*b n"]:
     return rest & start
 
 
+def dense_slots(view: LayerView, dense: int) -> Mask:
+    """Slots with a bias; where there are none once the text goes on, the first `dense` ones. Slots are in position order."""
+    held = jnp.zeros_like(view.valid) if view.bias is None else view.valid & (view.bias > 0)
+    if view.since is None:
+        return held
+    return jnp.where(held.any(-1, keepdims=True), held, view.valid & (jnp.cumsum(view.valid, -1) <= dense))
+
+
 @struct.dataclass
 class DenseAndTop(Selector):
     """Of b slots `dense` stay for averages, the last max(2, int(b · tail_share)) tokens stay, the best others fill the rest.
 
-    A head without averages starts: what is neither recent nor among the best is cut into `dense` runs, whose first slots stay.
-    From then on slots with a bias, which say how many tokens they hold, are the dense ones.
+    Of a prompt that does not fit, what is neither recent nor among the best is cut into `dense` runs, whose first slots stay; where
+    it fits, the text's first `dense` slots are the dense ones. From then on these are the slots with a bias, which says how many
+    tokens they hold.
 
-    Source: ZeroMerge, arXiv 2503.10714, section 3.
+    Source: ZeroMerge, arXiv 2503.10714, section 3, and its release.
     """
 
     dense: int = struct.field(pytree_node=False, default=1)
@@ -41,8 +50,7 @@ class DenseAndTop(Selector):
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         oldest = view.length[:, None] - tail_slots(budget, self.tail_share)
-        recent = view.pos >= oldest[..., None]
-        return view.valid & (recent if view.bias is None else recent | (view.bias > 0))
+        return view.valid & (view.pos >= oldest[..., None]) | dense_slots(view, self.dense)
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
         b = jnp.maximum(budget, 1)

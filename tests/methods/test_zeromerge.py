@@ -43,6 +43,21 @@ def test_a19a_start_and_one_more():
     np.testing.assert_allclose([more.v[0, 0, 1, 0], np.exp(more.bias[0, 0, 1])], [3.0, 5], rtol=1e-6)
 
 
+def test_a_text_that_fitted_has_its_first_slots_dense():
+    """The reference's example: the weakest of tokens 1 to 3 joins token 0; with two dense slots it joins the nearer."""
+    x, scores = jnp.arange(6.0)[None, None, :, None], jnp.asarray([[[9.0, 0.4, 0.3, 0.35, 0.2, 0.1]]])
+    view = LayerView.of_prompt(jnp.array([6]), (1, 1, 6), k=x, v=x).replace(bias=jnp.zeros((1, 1, 6)), since=jnp.array([5]))
+    for dense, values, held in ((1, [1, 1, 0, 3, 4, 5], [2, 1, 0, 1, 1, 1]), (2, [0, 1.5, 0, 3, 4, 5], [1, 2, 0, 1, 1, 1])):
+        select, b = DenseAndTop(dense=dense), jnp.full((1, 1), 5)
+        ranking = Ranking(scores[None], select.protected(view, b)[None], view.valid[None], view.pos[None])
+        keep = jax.jit(select)(ranking, b[None])[0]
+        assert np.flatnonzero(keep[0, 0]).tolist() == [0, 1, 3, 4, 5]
+        merged, _ = jax.jit(IntoDense(dense=dense))(view, keep, scores, ())
+        np.testing.assert_allclose(np.where(keep, merged.v[..., 0], 0)[0, 0], values)
+        np.testing.assert_allclose(np.where(keep, np.exp(merged.bias), 0)[0, 0], held, rtol=1e-5)
+        assert np.flatnonzero(merged.bias[0, 0]).tolist() == list(range(dense))
+
+
 @pytest.mark.parametrize("count, runs", [(7, 3), (9, 3), (5, 5), (4, 9), (1, 1), (11, 1)])
 def test_runs(count, runs):
     starts = np.flatnonzero(run_starts(jnp.ones(count, bool), runs))
@@ -110,11 +125,15 @@ class Heads:
 
 
 @pytest.mark.parametrize(
-    "dense, nearest, reference",
-    [(1, LargestDot(), zeromerge.largest_dot), (4, SmallestDistance(), zeromerge.smallest_distance)],
+    "n, dense, nearest, reference",
+    [
+        (60, 1, LargestDot(), zeromerge.largest_dot),
+        (60, 4, SmallestDistance(), zeromerge.smallest_distance),
+        (24, 3, SmallestDistance(), zeromerge.smallest_distance),
+    ],
 )
-def test_prompt_and_64_tokens(lm, dense, nearest, reference):
-    ids = ids_of(60, 5)
+def test_prompt_and_64_tokens(lm, n, dense, nearest, reference):
+    ids = ids_of(n, 5)
     held = [Heads(x, zeromerge.split(30, dense=dense), reference) for x in layers_of(lm, ids)]
     cache = agree(lm, ids, kvjax.methods.zeromerge(budget=30, dense=dense, nearest=nearest), held)
     for i, layer in enumerate(held):

@@ -55,6 +55,16 @@ def same(head, data, prefix, h):
     assert_array_equal(head.c, data[f"{prefix}_weight"][0, h])
 
 
+def test_a_prompt_that_fits_has_its_first_slots_dense():
+    """Five tokens fill 1 + 2 + 2 slots; with the sixth the weakest of tokens 1 to 3 joins token 0, however strong that is."""
+    x = np.arange(5.0)[:, None]
+    head = Head(x, x, np.array([9.0, 0.4, 0.3, 0.35, 0.2]), *split(5))
+    assert head.c.tolist() == [1] * 5 and head.pos.tolist() == [0, 1, 2, 3, 4]
+    head.step(np.zeros((1, 1)), np.array([5.0]), np.array([5.0]))
+    assert (head.v[:, 0].tolist(), head.c.tolist()) == ([1.0, 1, 4, 3, 5], [2, 1, 1, 1, 1])
+    assert head.pos.tolist() == [-1, 1, 4, 3, 5]
+
+
 def test_counts_add_up_to_the_tokens_seen():
     rng = np.random.default_rng(0)
     head = Head(*rng.normal(size=(2, 30, 4)), rng.random(30), 3, 8, 5)

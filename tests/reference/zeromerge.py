@@ -5,7 +5,8 @@ Slots lie as [dense | top | ring]. Readings of what the sources leave open:
 - The tail's oldest token belongs to the top part once decoding starts, so the ring has tail - 1 slots.
 - A step attends to all slots and its own token, adds its row to the scores, and only then merges.
 - A dense slot's score is the maximum (or the sum) over what it holds, also when it takes another one.
-- A prompt within the budget is held as it is, and the first step beyond the budget starts the three parts.
+- A prompt within the budget is held as it is, and so are the tokens that fill it up: its first slots are the dense ones, its last
+  the ring, as released.
 - Query heads of a group are summed into one score.
 """
 
@@ -59,7 +60,6 @@ class Head:
     c: np.ndarray = field(init=False)
     pos: Int[np.ndarray, "n"] = field(init=False)
     seen: int = field(init=False)
-    ready: bool = False
     cursor: int = 0
 
     def __post_init__(self) -> None:
@@ -76,10 +76,8 @@ class Head:
         out = rows @ self.v
         self.s = np.append(self.s, 0.0) * self.shrink + rows.sum(axis=0)
         self.seen += 1
-        if self.ready:
+        if len(self.k) > self.dense + self.top + self.tail:
             self._insert()
-        elif len(self.k) > self.dense + self.top + self.tail:
-            self._start()
         return out
 
     def _start(self) -> None:
@@ -96,11 +94,11 @@ class Head:
         self.v = np.stack([*(self.v[g].mean(axis=0) for g in groups), *self.v[single]])
         self.c = np.array([*(len(g) for g in groups), *(1 for _ in single)], float)
         self.s, self.pos = np.array([*score, *self.s[single]]), np.array([*(-1 for _ in groups), *single])
-        self.ready = True
 
     def _insert(self) -> None:
         """The ring's oldest token takes the weakest top slot, whose token is merged; the new one takes its place."""
         new, ring = len(self.k) - 1, len(self.k) - self.tail
+        self.pos[: self.dense] = -1
         leaving = ring + self.cursor
         weakest = self.dense + int(self.s[self.dense : ring].argmin())
         self._merge(weakest)
