@@ -17,7 +17,7 @@ from experiments.study import cell, compared, paged, quality, rates, run, show, 
 from tests.experiments.conftest import lines
 
 WORDS = ("--lengths", 420, "--batches", 2, "--prompts", 2, "--new", 4, "--rounds", 1, "--rates", "0.5", "--memory", 1)
-POLICIES = ["full", "knorm", "infinigen:part=0.5"]
+POLICIES = ["full", "knorm", "infinigen:part=0.5,skip_layers=1"]
 
 
 def made(**changes) -> cell.Cell:
@@ -118,7 +118,7 @@ def test_answers_of_other_files_are_not_asked_again(study, capsys):
 def test_times_are_measured_anew_in_place(study, capsys):
     folder, again = study
     want, answers = lines(folder / "s.jsonl"), (folder / "s.quality.jsonl").read_text()
-    assert again("--times-only", "--policies", "infinigen:part=0.5") == 0
+    assert again("--times-only", "--policies", "infinigen:part=0.5,skip_layers=1") == 0
     found = lines(folder / "s.jsonl")
     assert "1 cells and 0 answers measured" in capsys.readouterr().out and len(found) == len(want) == 3
     assert found[:2] == want[:2] and found[2]["cache_bytes"] == want[2]["cache_bytes"]

@@ -80,4 +80,4 @@ def test_a_piece_by_hand(pinned, want):
 def test_the_worked_label_and_loss():
     rows = np.array([[[0.1, 0.6, 0.3], [0.2, 0.2, 0.6]], [[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]])
     np.testing.assert_allclose(slow.label(rows), [0.5, 0.8, 0.6])
-    np.testing.assert_allclose(slow.loss(np.array([0.4, 0.9, 0.1]), slow.label(rows)), 0.0461125, atol=1e-9)
+    np.testing.assert_allclose(slow.loss(np.array([[[0.4, 0.9, 0.1]]]), slow.label(rows)[None, None]), 0.0461125, atol=1e-9)
