@@ -4,7 +4,8 @@ from types import ModuleType
 from typing import Any
 
 from models import llama, mistral, qwen2, qwen3
-from models.numbers import one_line, short
+from models.numbers import number, one_line, short
+from models.rope import yarn_scale
 
 #: Families by the architecture a file names. Mistral models are mostly written as "llama".
 FAMILIES: dict[str, ModuleType] = {"llama": llama, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3}
@@ -29,6 +30,8 @@ _SCALING = {
     "rope.scaling.attn_factor": "attention_factor",
     "rope.scaling.finetuned": "finetuned",
 }
+#: As far as a factor is believed.
+_LARGEST = 1e6
 #: Read elsewhere: the two head sizes must equal head_dim, the vocabulary's size is the embedding's.
 _CHECKED = {"attention.value_length", "rope.dimension_count", "vocab_size"}
 
@@ -55,8 +58,7 @@ def hf_config(meta: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dict[
     """
     own = _own(meta)
     hf: dict[str, Any] = {new: _rounded(own[old]) for old, new in _FIELDS.items() if old in own}
-    scaling = {new: _rounded(own[old]) for old, new in _SCALING.items() if old in own}
-    hf["rope_scaling"] = scaling if scaling.get("rope_type", "none") != "none" else None
+    hf["rope_scaling"] = _scaling({new: _rounded(own[old]) for old, new in _SCALING.items() if old in own})
     hf["tie_word_embeddings"] = "lm_head.weight" not in shapes
     hf["vocab_size"] = next(iter(shapes.get("model.embed_tokens.weight", ())), None)
     family = family_of(meta)
@@ -81,8 +83,28 @@ def _own(meta: dict[str, Any]) -> dict[str, Any]:
     return own
 
 
+def _scaling(given: dict[str, Any]) -> dict[str, Any] | None:
+    """Return `rope_scaling` as llama.cpp means it.
+
+    Without a type it is linear; without a factor, or with one of 0, the factor is 1. YaRN's attention factor is a multiple of
+    0.1 ln(factor) + 1, not in its place; what it would do without YaRN is not honoured.
+    """
+    kind, attention = given.pop("rope_type", "linear"), given.pop("attention_factor", 1.0)
+    factor = number("rope.scaling.factor", given.get("factor") or 1.0, most=_LARGEST)
+    if kind == "yarn":
+        scale = number("rope.scaling.attn_factor", attention, most=_LARGEST) * yarn_scale(factor)
+        return {**given, "rope_type": kind, "factor": factor, "attention_factor": scale}
+    if attention != 1:
+        raise ValueError(f"GGUF metadata rope.scaling.attn_factor = {short(attention)} is honoured with YaRN only")
+    if kind == "none" or (kind == "linear" and factor == 1):
+        return None
+    return {"rope_type": kind, "factor": factor}
+
+
 def _check_heads(own: dict[str, Any], hf: dict[str, Any]) -> None:
     width, heads = hf.get("hidden_size"), hf.get("num_attention_heads")
+    # absent it is as in llama.cpp, whatever the family's default in a config.json
+    hf.setdefault("num_key_value_heads", heads)
     if "head_dim" not in hf and isinstance(width, int) and isinstance(heads, int) and heads > 0:
         hf["head_dim"] = width // heads
     dim = hf.get("head_dim")  # where it is not told here either, the family says what is missing

@@ -11,7 +11,7 @@ from models.config import DecoderConfig
 from models.gguf_config import family_of, hf_config
 from models.gguf_header import check_counts, check_places
 from models.gguf_names import hf_name, to_halves
-from models.numbers import one_line
+from models.numbers import one_line, short
 from models.rope import Rope
 from models.tokenizer import Tokenizer, stop_ids_of
 
@@ -26,11 +26,12 @@ class GGUFFile:
     `read` puts them back into halves. Without this the text is fluent nonsense.
 
     Raises:
-        ValueError: no GGUF file, an unsupported architecture, or metadata that is not honoured.
+        ValueError: no GGUF file, a part of one, an unsupported architecture, or metadata that is not honoured.
     """
 
     def __init__(self, path: Path) -> None:
         self.origin, self.meta, tensors = str(path), *_open(path)
+        _check_whole(path, self.meta)
         self.family = family_of(self.meta)
         self._paired = self.meta["general.architecture"] in _PAIRED
         self._tensors = {hf_name(tensor.name): tensor for tensor in tensors}
@@ -42,7 +43,12 @@ class GGUFFile:
 
     @property
     def eos(self) -> tuple[int, ...]:
-        """Ids that the file says end a text, a turn or a message."""
+        """Ids that end a text, a turn or a message: those that the file names, and control tokens whose text says so."""
+        return tuple(dict.fromkeys((*self.named_eos, *gguf_tokenizer.ends(self.meta))))
+
+    @property
+    def named_eos(self) -> tuple[int, ...]:
+        """Ids that keys of the file name."""
         found = (self.meta.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom"))
         return stop_ids_of({"eos_token_id": [i for i in found if i is not None]})
 
@@ -87,6 +93,15 @@ class GGUFFile:
         except (ValueError, NotImplementedError) as error:
             reason = f"{name} is {tensor.tensor_type.name}, {one_line(error)}"
             raise ValueError(f"{self.origin}: {reason}; download it again, or another quantisation") from error
+
+
+def _check_whole(path: Path, meta: dict[str, Any]) -> None:
+    """Raise ValueError for one of several files that hold a model together."""
+    count = meta.get("split.count")
+    if isinstance(count, int) and count > 1:
+        part = f"part {short(meta.get('split.no', 0) + 1)} of {short(count)}"
+        advice = "join them with `llama-gguf-split --merge FIRST_PART MERGED.gguf` and load MERGED.gguf"
+        raise ValueError(f"{path} is {part} of a GGUF file that was split: {advice}")
 
 
 def _open(path: Path) -> tuple[dict[str, Any], list[Any]]:

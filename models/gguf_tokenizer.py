@@ -9,6 +9,11 @@ from models.tokenizer import transformers
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CONTROL, _USER_DEFINED = 3, 4
+#: Texts by which llama.cpp knows a control token that ends a text, a turn or a message, where no key of the file names it.
+_ENDS = frozenset(
+    """<|eot_id|> <|eom_id|> <|im_end|> <|end|> <|endoftext|> <|end_of_text|> <end_of_turn> <end_of_utterance> <EOT>
+    <｜end▁of▁sentence｜>""".split()
+)
 
 
 def build(meta: dict[str, Any]) -> Any:
@@ -16,7 +21,8 @@ def build(meta: dict[str, Any]) -> Any:
 
     `tokenizer.ggml.pre` names how text is cut before BPE: "smollm" splits off every digit, then cuts as GPT-2 does;
     "qwen2" and "llama-bpe" cut by a pattern (digits one by one, or by up to three). The beginning-of-sequence token is
-    put first only where `add_bos_token` says so. Token type 3 is special.
+    put first where `add_bos_token` says so, and with "llama-bpe" unless it says no; the end-of-sequence token last where
+    `add_eos_token` says so. Token type 3 is special.
 
     Raises:
         ValueError: another kind; a tokenizer that is nearly right would be worse than none.
@@ -34,6 +40,14 @@ def build(meta: dict[str, Any]) -> Any:
         reason = f"{type(error).__name__}: {one_line(error)}"
         advice = "download it again, or pass models.load(..., tokenizer=FOLDER)"
         raise ValueError(f"the tokenizer in this GGUF is damaged ({reason}); {advice}") from error
+
+
+def ends(meta: dict[str, Any]) -> list[int]:
+    """Return the ids of control tokens whose text says that they end a text, a turn or a message."""
+    tokens, types = (meta.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
+    if not isinstance(tokens, list) or not isinstance(types, list):
+        return []
+    return [i for i, (text, kind) in enumerate(zip(tokens, types, strict=False)) if kind == _CONTROL and text in _ENDS]
 
 
 def _build(meta: dict[str, Any]) -> Any:
@@ -64,18 +78,22 @@ def _bpe(meta: dict[str, Any]) -> Any:
     kinds = [(token, int(kind)) for token, kind in zip(tokens, types, strict=True)]
     tok.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, kind in kinds if kind == _CONTROL])
     tok.add_tokens([AddedToken(t, normalized=False) for t, kind in kinds if kind == _USER_DEFINED])
-    if meta.get("tokenizer.ggml.add_bos_token", False):
-        _begin(tok, tokens[meta["tokenizer.ggml.bos_token_id"]])
+    begin, end = meta.get("tokenizer.ggml.add_bos_token", pre == "llama-bpe"), meta.get("tokenizer.ggml.add_eos_token", False)
+    first, last = (
+        [tokens[meta[f"tokenizer.ggml.{name}_token_id"]]] if added else [] for name, added in (("bos", begin), ("eos", end))
+    )
+    if begin or end:
+        _frame(tok, first, last)
     return tok
 
 
-def _begin(tok: Any, token: str) -> None:
+def _frame(tok: Any, first: list[str], last: list[str]) -> None:
+    """Put special tokens before and behind every text."""
     from tokenizers import processors
 
-    index = tok.token_to_id(token)
-    tok.post_processor = processors.TemplateProcessing(
-        single=f"{token} $A", pair=f"{token} $A {token} $B", special_tokens=[(token, index)]
-    )
+    one, two = [*first, "$A", *last], [*first, "$B", *last]
+    added = [(token, tok.token_to_id(token)) for token in dict.fromkeys(first + last)]
+    tok.post_processor = processors.TemplateProcessing(single=one, pair=one + two, special_tokens=added)
 
 
 def _smollm(tok: Any) -> None:

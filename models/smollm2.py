@@ -73,7 +73,8 @@ def convert(gguf: Path, made: Path) -> None:
     made.mkdir()
     save_file({name: np.ascontiguousarray(file.read(name)) for name in file.shapes}, made / "model.safetensors", {"format": "pt"})
     tokenizer.inner.save_pretrained(made)
-    eos = {"eos_token_id": list(file.eos)}
+    # what the hub's configs name, no token more: the two must stop alike
+    eos = {"eos_token_id": list(file.named_eos)}
     (made / "generation_config.json").write_text(json.dumps(eos))
     (made / "config.json").write_text(json.dumps({**file.hf, **eos}, indent=1))
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import models
-from models import smollm2
+from models import llama, rope, smollm2
+from models.gguf_config import hf_config
 from models.gguf_names import to_halves
 
 HEADS, KV, DIM = 4, 2, 8
@@ -68,16 +69,19 @@ def write(path, arch, config, values, **extra):
     return path
 
 
-def tokenizer(pre, bos=False):
+def tokenizer(pre, bos=False, eos=None, vocab=VOCAB, types=(3, 3, 4)):
     def add(writer):
         writer.add_tokenizer_model("gpt2")
         writer.add_tokenizer_pre(pre)
-        writer.add_token_list(VOCAB)
-        writer.add_token_types([3, 3, 4] + [1] * (len(VOCAB) - 3))
+        writer.add_token_list(vocab)
+        writer.add_token_types([*types] + [1] * (len(vocab) - len(types)))
         writer.add_token_merges(["h i", "Ġ hi"])
         writer.add_bos_token_id(0)
         writer.add_eos_token_id(1)
-        writer.add_add_bos_token(bos)
+        if bos is not None:
+            writer.add_add_bos_token(bos)
+        if eos is not None:
+            writer.add_add_eos_token(eos)
 
     return add
 
@@ -152,6 +156,73 @@ def test_tokenizers(pre, bos, llama_hf, tensors, tmp_path):
     assert lm.decode(ids[bos:]) == "hi hi<|b|>12<use>" and lm.stop_ids == (1,) and lm.encode("") == [0] * bos
     with pytest.raises(ValueError, match="no chat template"):
         lm.encode([{"role": "user", "content": "hi"}])
+
+
+@pytest.mark.parametrize(
+    "pre, bos, eos, framed",
+    [("llama-bpe", None, None, [0, 9]), ("llama-bpe", False, None, [9]), ("qwen2", None, None, [9]), ("smollm", None, None, [9]),
+     ("qwen2", None, True, [9, 1]), ("llama-bpe", None, True, [0, 9, 1]), ("smollm", True, False, [0, 9])],
+)  # fmt: skip
+def test_first_and_last_tokens(pre, bos, eos, framed, llama_hf, tensors, tmp_path):
+    """As llama.cpp: a Llama 3 begins with its BOS unless the file says no; an EOS follows only where the file says so."""
+    lm = models.load(write(tmp_path / "m.gguf", "llama", llama_hf, tensors(llama_hf), more=tokenizer(pre, bos, eos)))
+    assert VOCAB[9] == "Ġhi" and lm.encode(" hi") == framed
+
+
+def test_tokens_that_end_a_turn_by_their_text(llama_hf, tensors, tmp_path):
+    """<|eot_id|> is a control token and ends a turn; <|im_end|> is a plain word here and ends none."""
+    vocab = ["<|eot_id|>", "<|end_of_text|>", "<|im_end|>", *VOCAB[3:]]
+    more = tokenizer("llama-bpe", vocab=vocab, types=(3, 3, 1))
+    file = write(tmp_path / "m.gguf", "llama", llama_hf, tensors(llama_hf), more=more)
+    assert models.load(file).stop_ids == (1, 0)
+    smollm2.convert(file, tmp_path / "made")
+    assert models.load(tmp_path / "made").stop_ids == (1,)
+
+
+def test_a_part_of_a_split_file(llama_hf, tensors, tmp_path):
+    def more(writer):
+        writer.add_uint16(gguf.Keys.Split.LLM_KV_SPLIT_NO, 0)
+        writer.add_uint16(gguf.Keys.Split.LLM_KV_SPLIT_COUNT, count)
+
+    for count in (1, 3):
+        values = {name: value for name, value in tensors(llama_hf).items() if count == 1 or "layers" not in name}
+        file = write(tmp_path / f"{count}.gguf", "llama", llama_hf, values, more=more)
+        if count == 1:
+            models.load(file)
+    with pytest.raises(ValueError, match=r"part 1 of 3 .*llama-gguf-split --merge"):
+        models.load(file)
+
+
+def scaled(**given):
+    """Metadata `rope.scaling.NAME` -> the rotary embedding that a Llama of head dimension 8 gets."""
+    sizes = {"embedding_length": 24, "block_count": 2, "feed_forward_length": 40, "attention.head_count": 3, "context_length": 64}
+    meta = {f"llama.{name}": value for name, value in sizes.items()} | {"general.architecture": "llama"}
+    meta |= {f"llama.rope.scaling.{name}": value for name, value in given.items()}
+    return llama.config(hf_config(meta, {"model.embed_tokens.weight": (32, 24)}))
+
+
+def test_scaling_without_a_type_is_linear():
+    plain = scaled()
+    assert plain.rope == rope.plain(1e4, 8) and plain.heads == 3
+    assert scaled(factor=4.0) == scaled(factor=4.0, type="linear")
+    np.testing.assert_allclose(scaled(factor=4.0).rope.frequencies, [f / 4 for f in plain.rope.frequencies], rtol=1e-6)
+    for none in ({"factor": 0.0}, {"factor": 1.0}, {"type": "none", "factor": 4.0}, {"attn_factor": 1.0}):
+        assert scaled(**none) == plain
+
+
+def test_attn_factor_multiplies_the_scale_of_yarn():
+    """(1 + 0.1 ln 8) * 0.5, with the scale that YaRN has without it."""
+    given = {"type": "yarn", "factor": 8.0, "original_context_length": 64}
+    assert scaled(**given).rope.factor == pytest.approx(1 + 0.1 * np.log(8))
+    assert scaled(**given, attn_factor=0.5).rope.factor == pytest.approx(0.5 * (1 + 0.1 * np.log(8)))
+    for other in ({}, {"type": "none"}, {"factor": 4.0}):
+        with pytest.raises(ValueError, match="attn_factor = 0.5 is honoured with YaRN only"):
+            scaled(**other, attn_factor=0.5)
+
+
+def test_no_kv_heads_are_as_many_as_query_heads():
+    meta = {"general.architecture": "qwen3", "qwen3.attention.head_count": 3}
+    assert hf_config(meta, {})["num_key_value_heads"] == 3
 
 
 def test_unknown_tokenizer_asks_for_a_folder(llama_hf, tensors, tmp_path):
