@@ -15,8 +15,17 @@ IRRELEVANT = frozenset(
     is_llama_config transformers.js_config unsloth_version unsloth_fixed max_length max_sequence_length do_sample
     temperature top_p top_k keys_to_ignore_at_inference _attn_implementation _attn_implementation_autoset
     is_decoder num_beams repetition_penalty length_penalty no_repeat_ngram_size min_length typical_p
-    decoder_start_token_id torchscript use_bfloat16 finetuning_task task_specific_params""".split()
+    decoder_start_token_id torchscript use_bfloat16 finetuning_task task_specific_params pretraining_tp num_labels
+    sep_token_id tf_legacy_loss tie_encoder_decoder cross_attention_hidden_size output_scores return_dict_in_generate
+    num_return_sequences num_beam_groups diversity_penalty early_stopping bad_words_ids suppress_tokens
+    begin_suppress_tokens forced_bos_token_id forced_eos_token_id encoder_no_repeat_ngram_size
+    encoder_repetition_penalty exponential_decay_length_penalty remove_invalid_values epsilon_cutoff eta_cutoff""".split()
 )
+
+#: Fields of which one value is supported, in all families.
+_ONLY = {
+    "hidden_act": "silu", "is_encoder_decoder": False, "add_cross_attention": False, "mlp_bias": False, "pruned_heads": {},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,18 +103,21 @@ class Fields:
         if value is not None and value != only:
             self.problems.append(f"{name} = {short(value)} is not supported; only {only!r} is")
 
-    def base(self, *, head_dim: int | None = None) -> DecoderConfig:
-        """Return the part that all families share; `head_dim` is the default where the file names none."""
-        for name, only in (("hidden_act", "silu"), ("is_encoder_decoder", False), ("add_cross_attention", False)):
+    def base(self, *, head_dim: int | None = None, kv_heads: int | None = None, positions: int = 2048) -> DecoderConfig:
+        """Return the part that all families share.
+
+        Args:
+            head_dim, kv_heads, positions: a family's defaults of head_dim, num_key_value_heads and max_position_embeddings
+                where the file names none; None: width over query heads, and as many KV heads as query heads.
+        """
+        for name, only in _ONLY.items():
             self.expect(name, only)
         width, query_heads = self.size("hidden_size"), self.size("num_attention_heads")
-        heads, layers = self.size("num_key_value_heads", query_heads), self.size("num_hidden_layers")
+        heads, layers = self._kv_heads(query_heads, kv_heads), self.size("num_hidden_layers")
         dim = self.size("head_dim", head_dim or max(width // query_heads, 1))
-        if query_heads % heads:
-            self.problems.append(f"num_attention_heads {query_heads} is no multiple of num_key_value_heads {heads}")
         if dim % 2:
             self.problems.append(f"head_dim {dim} is odd; the rotary embedding needs it even")
-        rope, positions = self._rope(dim + dim % 2, self.size("max_position_embeddings", 2048))
+        rope, positions = self._rope(dim + dim % 2, self.size("max_position_embeddings", positions))
         return DecoderConfig(
             vocab=self.size("vocab_size"),
             width=width,
@@ -120,6 +132,15 @@ class Fields:
             tied=self.flag("tie_word_embeddings"),
             max_positions=positions,
         )
+
+    def _kv_heads(self, query_heads: int, default: int | None) -> int:
+        """Read num_key_value_heads: absent it is the family's default, null as many as query heads."""
+        absent = default is not None and "num_key_value_heads" not in self._hf
+        heads = self.size("num_key_value_heads", default if absent else query_heads)
+        if query_heads % heads:
+            why = ", the family's default: give it" if absent else ""
+            self.problems.append(f"num_attention_heads {query_heads} is no multiple of num_key_value_heads {heads}{why}")
+        return heads
 
     def _number(self, name: str, default: float) -> float:
         try:

@@ -40,7 +40,6 @@ NAMES = {
 def config(hf: dict[str, Any]) -> DecoderConfig:
     """Return the decoder of a Llama config.json; `attention_bias` puts a bias on q, k, v and o. Raises ValueError."""
     fields = Fields(hf)
-    for name, only in (("mlp_bias", False), ("pretraining_tp", 1), ("rope_interleaved", False)):
-        fields.expect(name, only)
+    fields.expect("rope_interleaved", False)
     bias = fields.flag("attention_bias")
     return fields.finish(replace(fields.base(), qkv_bias=bias, out_bias=bias))

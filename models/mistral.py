@@ -21,7 +21,8 @@ def config(hf: dict[str, Any]) -> DecoderConfig:
     Raises ValueError with all that cannot be honoured.
     """
     fields = Fields(hf)
-    base = fields.base()
+    fields.expect("attention_bias", False)
+    base = fields.base(kv_heads=8, positions=131072)
     window = fields.get("sliding_window", 4096)
     if window is not None:
         window = fields.size("sliding_window", window)

@@ -19,8 +19,9 @@ NAMES = llama.NAMES
 def config(hf: dict[str, Any]) -> DecoderConfig:
     """Return the decoder of a Qwen2 config.json. Raises ValueError with all that cannot be honoured."""
     fields = Fields(hf)
-    fields.expect("use_mrope", False)
-    base = fields.base()
+    for name in ("use_mrope", "attention_bias"):
+        fields.expect(name, False)
+    base = fields.base(kv_heads=32, positions=32768)
     return fields.finish(replace(base, qkv_bias=True, windows=windows(fields, base.layers)))
 
 

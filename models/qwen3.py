@@ -22,7 +22,7 @@ NAMES = llama.NAMES | {
 def config(hf: dict[str, Any]) -> DecoderConfig:
     """Return the decoder of a Qwen3 config.json. Raises ValueError with all that cannot be honoured."""
     fields = Fields(hf)
-    base = fields.base(head_dim=128)
+    base = fields.base(head_dim=128, kv_heads=32, positions=32768)
     bias = fields.flag("attention_bias")
     windows = qwen2.windows(fields, base.layers)
     return fields.finish(replace(base, qkv_bias=bias, out_bias=bias, qk_norm=True, windows=windows))

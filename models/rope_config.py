@@ -19,7 +19,8 @@ def resolve(parameters: dict[str, Any], dim: int, max_positions: int) -> tuple[R
     """Return the Rope and the number of positions it serves.
 
     Args:
-        parameters: the fields of `rope_parameters`, `rope_theta` among them.
+        parameters: the fields of `rope_parameters`, `rope_theta` among them. A null is as if the field were absent, but for
+            `truncate`, where it is a false, as in transformers.
         dim: head dimension d.
         max_positions: `max_position_embeddings`; the trained length where YaRN does not name one. Linear scaling and
             YaRN lengthen it by their factor, since most such files keep the length before scaling there.
@@ -29,6 +30,8 @@ def resolve(parameters: dict[str, Any], dim: int, max_positions: int) -> tuple[R
     """
     given = {name: value for name, value in parameters.items() if value is not None}
     kind = given.get("rope_type", given.get("type", "default"))
+    if kind == "yarn" and "truncate" in parameters:
+        given["truncate"] = False if parameters["truncate"] is None else parameters["truncate"]
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"rope type {short(kind)} is not supported; supported are {', '.join(_KINDS)}")
     allowed, build = _KINDS[kind]

@@ -4,6 +4,7 @@ import pytest
 
 from models import llama, mistral, qwen2, qwen3
 from models.families import family_of
+from models.tokenizer import transformers
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
@@ -28,7 +29,7 @@ def test_all_problems_at_once(llama_hf):
         "rope_scaling": {"type": "dynamic"},
         "quantization_config": {"b": 4},
     }
-    wrong |= {"attention_softcap": 30.0, "vocab_size": None, "pretraining_tp": 2}
+    wrong |= {"attention_softcap": 30.0, "vocab_size": None, "pruned_heads": {"1": [0]}}
     with pytest.raises(ValueError) as error:
         llama.config({**llama_hf, **wrong})
     words = (
@@ -38,7 +39,7 @@ def test_all_problems_at_once(llama_hf):
         "quantization_config",
         "attention_softcap",
         "vocab_size",
-        "pretraining_tp",
+        "pruned_heads",
     )
     assert all(word in str(error.value) for word in words)
 
@@ -47,6 +48,50 @@ def test_what_does_not_matter_is_accepted(hf):
     harmless = {"torch_dtype": "bfloat16", "attention_dropout": 0.1, "eos_token_id": [1, 2], "use_cache": True}
     family = family_of(hf)
     assert family.config({**hf, **harmless, "some_future_field": None}) == family.config(hf)
+
+
+def test_a_full_dump_is_accepted(hf):
+    """What transformers 4 wrote into every config.json of its own, and what a forward pass no longer reads."""
+    dump = {
+        "return_dict": True, "output_hidden_states": False, "torchscript": False, "tf_legacy_loss": False, "pruned_heads": {},
+        "chunk_size_feed_forward": 0, "is_encoder_decoder": False, "is_decoder": False, "add_cross_attention": False,
+        "tie_encoder_decoder": False, "cross_attention_hidden_size": None, "max_length": 20, "early_stopping": False,
+        "num_beams": 1, "num_beam_groups": 1, "diversity_penalty": 0.0, "encoder_no_repeat_ngram_size": 0, "bad_words_ids": None,
+        "num_return_sequences": 1, "output_scores": False, "return_dict_in_generate": False, "forced_eos_token_id": None,
+        "remove_invalid_values": False, "suppress_tokens": [3], "sep_token_id": 2, "prefix": None, "pretraining_tp": 2,
+        "attention_bias": False, "mlp_bias": False,
+    }  # fmt: skip
+    family = family_of(hf)
+    assert family.config({**hf, **dump}) == family.config(hf)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Qwen2", "Qwen3"])
+def test_absent_sizes_are_those_of_transformers(name, llama_hf):
+    """A config.json of one family's defaults, with a field and without it."""
+    theirs = getattr(transformers(), f"{name}Config")()
+    full = {**theirs.to_dict(), "architectures": [f"{name}ForCausalLM"]}
+    family, found = family_of(full), family_of(full).config(full)
+    for absent in ("max_position_embeddings", "num_key_value_heads", "head_dim", "rms_norm_eps", "sliding_window"):
+        assert family.config({field: value for field, value in full.items() if field != absent}) == found
+    assert (found.max_positions, found.heads, found.eps) == (
+        theirs.max_position_embeddings, theirs.num_key_value_heads, theirs.rms_norm_eps
+    )  # fmt: skip
+    assert family.config({**llama_hf, "num_key_value_heads": None}).heads == llama_hf["num_attention_heads"]
+
+
+@pytest.mark.parametrize("family, heads", [(mistral, 8), (qwen2, 32), (qwen3, 32)])
+def test_a_default_that_does_not_fit_is_named(family, heads, llama_hf):
+    bare = {name: value for name, value in llama_hf.items() if name != "num_key_value_heads"}
+    with pytest.raises(ValueError, match=f"num_attention_heads 4 is no multiple of num_key_value_heads {heads}, the family's"):
+        family.config(bare)
+    assert llama.config(bare).heads == 4
+
+
+@pytest.mark.parametrize("family", [mistral, qwen2])
+def test_biases_that_a_family_has_not(family, llama_hf):
+    assert family.config({**llama_hf, "attention_bias": False}) == family.config(llama_hf)
+    with pytest.raises(ValueError, match="attention_bias = True is not supported"):
+        family.config({**llama_hf, "attention_bias": True})
 
 
 def test_unsupported_architecture_names_the_four():

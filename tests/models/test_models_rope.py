@@ -58,14 +58,26 @@ def test_yarn(extra):
     assert made.factor == pytest.approx(expected) and positions == 65536
 
 
+def test_a_null_truncate_is_a_false():
+    """The ramp of 8 dimensions at theta 100 runs from index 1.28 to 5.29: with its ends rounded outwards, from 1 to 6."""
+    fields = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 875, "rope_theta": 100.0}
+    null, false, true, absent = (
+        resolve({**fields, **more}, 8, 875)[0] for more in ({"truncate": None}, {"truncate": False}, {"truncate": True}, {})
+    )
+    assert null == false != true == absent
+    low = 8 * math.log(875 / (2 * math.pi * 32)) / (2 * math.log(100))
+    high = 8 * math.log(875 / (2 * math.pi)) / (2 * math.log(100))
+    ramp = [(max(i - low, 0)) / (high - low) for i in range(4)]
+    close(null, [100 ** (-i / 4) * (r / 4 + 1 - r) for i, r in enumerate(ramp)])
+    assert resolve({"rope_type": "linear", "factor": 2.0, "truncate": None}, 8, 875)[0].dim == 8
+
+
 def test_rotation_is_that_of_complex_numbers():
     made = rope.Rope(rope.plain(THETA, 8).frequencies, 1.5)
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype(np.float32)
     cos, sin = made.cos_sin(jnp.arange(5))
     turned = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * np.arange(5)[:, None] * np.array(made.frequencies)) * 1.5
-    np.testing.assert_allclose(
-        made.rotate(jnp.asarray(x), cos, sin), np.concatenate([turned.real, turned.imag], -1), atol=1e-5
-    )
+    np.testing.assert_allclose(made.rotate(jnp.asarray(x), cos, sin), np.concatenate([turned.real, turned.imag], -1), atol=1e-5)
 
 
 @pytest.mark.parametrize(
