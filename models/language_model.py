@@ -21,6 +21,7 @@ from models.gguf_file import GGUFFile
 from models.header_sizes import check_sizes
 from models.safetensors_folder import SafetensorsFolder
 from models.source import resolve
+from models.tied_head import settled
 from models.tokenizer import Chat, Tokenizer, from_folder, generation_config, stop_ids_of
 
 
@@ -171,10 +172,11 @@ def _from_folder(folder: Path, dtype: str, given: Tokenizer | None, mesh: Mesh |
     hf = read_json(folder / "config.json")
     family, tensors = family_of(hf), SafetensorsFolder(folder)
     check_sizes(hf, tensors)
-    decoder = Decoder(family.config(hf))
+    config, names = settled(family.config(hf), family.NAMES, tensors)
+    decoder = Decoder(config)
     configs = (generation_config(folder), hf)
     eos = stop_ids_of(*configs)
-    params = weights.assemble(decoder, family.NAMES, tensors, dtype, _places(decoder, mesh))
+    params = weights.assemble(decoder, names, tensors, dtype, _places(decoder, mesh))
     found = Tokenizer(given.inner, eos) if given else from_folder(folder, *configs)
     return LanguageModel(params, decoder, found, origin=str(folder), eos=eos, part=_part(decoder, mesh))
 

@@ -79,13 +79,13 @@ def _name(path: tuple[Any, ...], names: dict[str, str]) -> str:
 
 
 def _check(wanted: dict[str, tuple[int, ...]], tensors: Tensors, *, tied: str | None) -> None:
-    found = {name: shape for name, shape in tensors.shapes.items() if not _BUFFERS.match(name) and name != tied}
+    found = {name: shape for name, shape in tensors.shapes.items() if not _BUFFERS.match(name)}
+    if tied not in wanted:
+        found.pop(tied, None)
     missing = [name for name in wanted if name not in found]
     unexpected = [name for name in found if name not in wanted]
     misshapen = [
-        f"{name} (expected {shape}, got {found[name]})"
-        for name, shape in wanted.items()
-        if name in found and found[name] != shape
+        f"{name} (expected {shape}, got {found[name]})" for name, shape in wanted.items() if name in found and found[name] != shape
     ]
     groups = (("missing", missing), ("unexpected", unexpected), ("of another shape", misshapen))
     parts = [f"{len(group)} tensors {what}: {_some(group)}" for what, group in groups if group]

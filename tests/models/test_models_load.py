@@ -39,11 +39,42 @@ def test_dtypes(dtype, llama_hf, tensors, folder):
     np.testing.assert_array_equal(np.array(lm.params["norm"]["weight"], np.float32), 1)
 
 
-def test_tied_head_and_old_buffers_are_ignored(llama_hf, tensors, folder):
+def test_a_head_that_is_the_embedding_and_old_buffers_are_ignored(llama_hf, tensors, folder):
     values = tensors(llama_hf)
+    values["lm_head.weight"] = values["model.embed_tokens.weight"].copy()
     values["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4, np.float32)
     lm = models.load(folder({**llama_hf, "tie_word_embeddings": True}, values))
+    assert "head" not in lm.params and lm.config.tied
+
+
+def test_a_head_that_differs_from_the_embedding_is_used(llama_hf, tensors, folder):
+    """One number apart: as in transformers the two are not tied, and that is said."""
+    values = tensors(llama_hf)
+    values["lm_head.weight"] = values["model.embed_tokens.weight"].copy()
+    values["lm_head.weight"][5, 3] += 1
+    with pytest.warns(UserWarning, match="ties the head to the embedding, but the weights hold a lm_head.weight of its own"):
+        lm = models.load(folder({**llama_hf, "tie_word_embeddings": True}, values))
+    assert not lm.config.tied
+    np.testing.assert_array_equal(lm.params["head"]["weight"], values["lm_head.weight"])
+    np.testing.assert_array_equal(lm.params["embed"]["weight"], values["model.embed_tokens.weight"])
+
+
+def test_a_head_of_another_shape_is_named(llama_hf, tensors, folder):
+    values = tensors(llama_hf)
+    values["lm_head.weight"] = values["lm_head.weight"][:-1]
+    where = folder({**llama_hf, "tie_word_embeddings": True}, values)
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"lm_head.weight \(expected \(32, 24\), got \(31, 24\)\)"):
+        models.load(where)
+
+
+def test_a_head_without_an_embedding_is_both(llama_hf, tensors, folder):
+    values = tensors(llama_hf)
+    del values["model.embed_tokens.weight"]
+    lm = models.load(folder({**llama_hf, "tie_word_embeddings": True}, values))
+    np.testing.assert_array_equal(lm.params["embed"]["weight"], values["lm_head.weight"])
     assert "head" not in lm.params
+    with pytest.raises(ValueError, match=r"1 tensors missing: model\.embed_tokens\.weight"):
+        models.load(folder(llama_hf, values))
 
 
 def test_all_misfits_at_once(llama_hf, tensors, folder):
