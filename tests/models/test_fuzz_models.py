@@ -101,7 +101,8 @@ def test_files_beside_the_weights(where, name):
 
 
 def test_indexes(where):
-    draw, index = random.Random(4), {"metadata": {}, "weight_map": {f"model.{i}": "model.safetensors" for i in range(4)}}
+    draw, index = random.Random(4), {"metadata": {}, "weight_map": {f"model.{i}": "model-0.safetensors" for i in range(4)}}
+    (where / "model.safetensors").rename(where / "model-0.safetensors")
     undamaged = models.load(where).params
 
     def load(text):

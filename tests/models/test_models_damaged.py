@@ -27,11 +27,16 @@ def complaint(where, kind=ValueError):
 
 @pytest.fixture
 def damaged(llama_hf, tensors, folder):
-    """(name of a file, its new content) -> the folder of a model with a tokenizer, that file replaced."""
+    """(name of a file, its new content) -> the folder of a model with a tokenizer, that file replaced.
+
+    An index is read where there is no model.safetensors: beside one the weights are a shard.
+    """
     where = folder({**llama_hf, "vocab_size": 257}, tensors({**llama_hf, "vocab_size": 257}))
     byte_tokenizer().inner.save_pretrained(where)
 
     def write(name, content):
+        if name == "model.safetensors.index.json":
+            (where / "model.safetensors").rename(where / "model-0.safetensors")
         (where / name).write_text(content if isinstance(content, str) else json.dumps(content))
         return where
 
@@ -160,7 +165,7 @@ def test_sizes_are_held_against_the_headers_first(damaged, llama_hf):
 )  # fmt: skip
 def test_pipes_are_refused_not_waited_for(damaged, llama_hf, name):
     where = damaged("config.json", {**llama_hf, "vocab_size": 257})
-    if name == "other.safetensors":
+    if name in ("other.safetensors", "model.safetensors.index.json"):
         (where / "model.safetensors").unlink()
     (where / name).unlink(missing_ok=True)
     os.mkfifo(where / name)

@@ -77,6 +77,26 @@ def test_a_head_without_an_embedding_is_both(llama_hf, tensors, folder):
         models.load(folder(llama_hf, values))
 
 
+@pytest.mark.parametrize("files", [1, 3])
+def test_names_without_their_prefix(hf, tensors, folder, files):
+    """A decoder saved without its head: "layers.0...", where a causal model has "model.layers.0..."."""
+    values = {name.removeprefix("model."): value for name, value in tensors(hf).items()}
+    lm = models.load(folder(hf, values, files))
+    jax.tree.map(np.testing.assert_array_equal, lm.params, models.random(lm.config).params)
+    del values["lm_head.weight"]
+    assert models.load(folder({**hf, "tie_word_embeddings": True}, values)).config.tied
+
+
+def test_one_whole_file_comes_before_shards(llama_hf, tensors, folder):
+    """As in transformers: an index beside model.safetensors is not read."""
+    folder(llama_hf, tensors(llama_hf, seed=1), files=2)
+    where = folder(llama_hf, tensors(llama_hf))
+    lm = models.load(where)
+    jax.tree.map(np.testing.assert_array_equal, lm.params, models.random(lm.config).params)
+    (where / "model.safetensors.index.json").write_text("{")
+    assert models.load(where).config == lm.config
+
+
 def test_all_misfits_at_once(llama_hf, tensors, folder):
     values = tensors(llama_hf)
     del values["model.norm.weight"], values["model.layers.1.mlp.up_proj.weight"]
