@@ -67,9 +67,10 @@ def test_a_cast_cache_is_half_the_bytes_and_close(lm, pre):
 
 def test_sampling_is_seeded_and_respects_its_limits(lm, cache):
     policy = policy_of("snapkv")
-    draw = lambda s, seed: kvjax.decode(  # noqa: E731
-        lm, cache, policy, max_new_tokens=12, stop=(), sampler=s, key=jax.random.key(seed)
-    ).tokens
+
+    def draw(sampler, seed):
+        return kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=(), sampler=sampler, key=jax.random.key(seed)).tokens
+
     np.testing.assert_array_equal(draw(Sample(), 1), draw(Sample(), 1))
     assert (draw(Sample(), 1) != draw(Sample(), 2)).any()
     greedy = kvjax.decode(lm, cache, policy, max_new_tokens=12, stop=()).tokens
@@ -87,6 +88,13 @@ def test_samplers_draw_from_the_right_distribution(sampler, allowed):
     share = np.bincount(np.asarray(drawn), minlength=4) / 20_000
     want = np.where(np.isin(np.arange(4), allowed), p, 0)
     np.testing.assert_allclose(share, want / want.sum(), atol=0.015)
+
+
+def test_the_nucleus_is_of_the_top_k():
+    """p = .4, .3, .2, .1: of the two likeliest the first has .57, so that it is the nucleus of .5; of all four it takes two."""
+    logits = jnp.broadcast_to(jnp.log(jnp.asarray([0.4, 0.3, 0.2, 0.1])), (1000, 4))
+    for sampler, drawn in ((Sample(top_k=2, top_p=0.5), {0}), (Sample(top_p=0.5), {0, 1}), (Sample(top_k=2, top_p=0.6), {0, 1})):
+        assert set(np.asarray(sampler(logits, jax.random.key(0))).tolist()) == drawn
 
 
 def test_a_random_sampler_needs_a_key(lm, cache):

@@ -24,12 +24,15 @@ class Greedy:
 
 @struct.dataclass
 class Sample:
-    """softmax(logits / temperature) over the `top_k` likeliest tokens whose mass before them is below `top_p`.
+    """softmax(logits / temperature) over the `top_k` likeliest tokens, and of these over the nucleus of mass `top_p`.
+
+    As in transformers the nucleus is of the `top_k`'s own distribution: p = softmax over the `top_k`, in order; token i is in
+    while p_0 + ... + p_{i-1} < top_p.
 
     Args:
         temperature: above 0 (1 leaves the distribution as it is).
         top_k: tokens considered, 0 for all.
-        top_p: mass of the nucleus, in (0, 1]; the likeliest token is always in.
+        top_p: mass of the nucleus as a share of the `top_k`'s mass, in (0, 1]; the likeliest token is always in.
     """
 
     temperature: Number = 1.0
@@ -49,9 +52,9 @@ class Sample:
     def __call__(self, logits: Logits, key: PRNGKeyArray) -> Int32[Array, " b"]:
         z = -jnp.sort(-logits / self.temperature, -1)
         order = jnp.argsort(-logits, -1, stable=True)
-        p = jax.nn.softmax(z, -1)
         rank = jnp.arange(z.shape[-1])
-        first_k = rank < jnp.where(self.top_k > 0, self.top_k, z.shape[-1])
+        z = jnp.where(rank < jnp.where(self.top_k > 0, self.top_k, z.shape[-1]), z, -jnp.inf)
+        p = jax.nn.softmax(z, -1)
         nucleus = jnp.cumsum(p, -1) - p < self.top_p
-        pick = jax.random.categorical(key, jnp.where(first_k & nucleus, z, -jnp.inf), axis=-1)
+        pick = jax.random.categorical(key, jnp.where(nucleus, z, -jnp.inf), axis=-1)
         return jnp.take_along_axis(order, pick[:, None], -1)[:, 0].astype(jnp.int32)
