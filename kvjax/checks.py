@@ -1,5 +1,7 @@
 """Checks that run before anything is traced; messages say what was expected, what came, and what to do."""
 
+from collections.abc import Iterable, Sized
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -10,17 +12,26 @@ def as_rows(prompts: object) -> list[list[int]]:
     """Token ids or a list of them → a list of rows."""
     if isinstance(prompts, str):
         raise TypeError("prompts must be token ids; got a string: encode it with lm.encode(text), or call kvjax.generate")
+    if not isinstance(prompts, Sized):
+        raise TypeError(f"prompts must be token ids, or a list of rows of them; got {prompts!r}")
     if len(prompts) and np.ndim(prompts[0]) == 0:
         prompts = [prompts]
-    return [_ids(row) for row in prompts]
+    return [row_of_ids(row) for row in prompts]
 
 
-def _ids(row: object) -> list[int]:
+def row_of_ids(row: object) -> list[int]:
     """One row of token ids as Python integers."""
     found = np.asarray(row)
     if found.size and (found.ndim != 1 or found.dtype.kind not in "iu"):
         raise TypeError(f"a row of token ids is a sequence of integers; got {found.dtype} of shape {found.shape}")
     return found.reshape(-1).tolist()
+
+
+def check_stop(stop: object) -> list[int]:
+    """Token ids, or none."""
+    if isinstance(stop, str) or not isinstance(stop, Iterable) or (isinstance(stop, np.ndarray) and stop.ndim != 1):
+        raise TypeError(f"stop must be token ids such as (2,), or () for none; got {stop!r}")
+    return row_of_ids([*stop])
 
 
 def check_known(ids: object, vocab: int) -> list[list[int]]:

@@ -1,8 +1,13 @@
 """Generate: prompts in, text out; the whole data path on one screen."""
 
+from collections.abc import Iterable
+
+import jax
+
 from kvjax.cache.kv_cache import KVCache
-from kvjax.checks import check_new_tokens
+from kvjax.checks import as_rows, check_new_tokens, check_prompts, row_of_ids
 from kvjax.compress.run import compress
+from kvjax.decode.headroom import check_positions
 from kvjax.decode.loop import Decoded, decode
 from kvjax.decode.sample import Greedy
 from kvjax.policy import Policy
@@ -13,13 +18,17 @@ from kvjax.read import prefill
 
 def encode(lm, prompts: object) -> list[list[int]]:
     """A string, a chat (list of messages), token ids, or a list of any of these → rows of token ids."""
-    if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], dict | int)):
+    if _is_text(prompts):
         prompts = [prompts]
+    ids = isinstance(prompts, jax.Array) or not isinstance(prompts, Iterable)
+    if ids or not any(_is_text(p) for p in prompts):
+        return as_rows(prompts)
+    return [lm.encode(p) if _is_text(p) else row_of_ids(p) for p in prompts]
 
-    def is_text(p):
-        return isinstance(p, str) or (len(p) and isinstance(p[0], dict))
 
-    return [lm.encode(p) if is_text(p) else [int(i) for i in p] for p in prompts]
+def _is_text(prompt: object) -> bool:
+    """Whether it is a string or a chat."""
+    return isinstance(prompt, str) or (isinstance(prompt, list | tuple) and len(prompt) > 0 and isinstance(prompt[0], dict))
 
 
 def generate(
@@ -33,7 +42,9 @@ def generate(
     Args as in `prefill`, `compress` and `decode`. The prompt's dense keys and values are released before decoding starts.
     """
     new = check_new_tokens(max_new_tokens)
-    cache = _read(lm, encode(lm, prompts), policy, chunk, new)
+    rows = check_prompts(encode(lm, prompts), lm.decoder)
+    check_positions(lm.decoder, policy, max(map(len, rows)) + new, 0, new)
+    cache = _read(lm, rows, policy, chunk, new)
     return decode(
         lm, cache, policy, max_new_tokens=new, sampler=sampler, key=key, stop=stop, return_logits=return_logits
     )  # fmt: skip

@@ -138,3 +138,6 @@ def test_generate_takes_ids_and_lists_of_ids(lm):
     assert one.tokens.shape == (1, 4) and two.tokens.shape == (2, 4)
     np.testing.assert_array_equal(one.tokens[0], two.tokens[0])
     assert one.info["steps"] == 4 and one.info["nbytes"] == one.cache.nbytes
+    same = ids_of(60, 1)
+    for ids in (np.array(same), [np.int32(i) for i in same], jnp.array(same), jnp.array([same])):
+        np.testing.assert_array_equal(kvjax.generate(lm, ids, policy, max_new_tokens=4, stop=()).tokens, one.tokens)

@@ -7,6 +7,7 @@ import pytest
 from flax import struct
 
 import kvjax
+from kvjax.checks import check_stop
 from kvjax.stage import Allocator, Scorer
 from tests.conftest import compilations, ids_of, policy_of
 from tests.decode_loop import unchecked
@@ -57,6 +58,34 @@ def test_prompts(lm, prompt, message):
 def test_text_where_ids_are_expected(lm):
     with pytest.raises(TypeError, match="lm.encode"):
         kvjax.prefill(lm, "hello")
+
+
+@pytest.mark.parametrize("prompts", [[[1.9, 2.2]], [1.9, 2.2], [True, False], 5, [[1, 2], 3], [["a", "b"]], np.int64(3)])
+def test_what_is_no_prompt_to_generate_from(lm, prompts):
+    with compilations() as seen, pytest.raises(TypeError, match="token ids"):
+        kvjax.generate(lm, prompts, policy_of("full"))
+    assert seen == []
+
+
+def test_a_prompt_that_leaves_no_room(lm):
+    """A context of 1024: before anything is computed, and with advice that can be followed."""
+    with compilations() as seen, pytest.raises(ValueError, match="1025 tokens .* 1024: no new token fits: shorten the prompt"):
+        kvjax.generate(lm, ids_of(1024), policy_of("snapkv"), max_new_tokens=1)
+    with pytest.raises(ValueError, match="1025 tokens .* 1024: ask for fewer new tokens"):
+        kvjax.generate(lm, ids_of(1020), policy_of("snapkv"), max_new_tokens=5)
+    assert seen == []
+
+
+@pytest.mark.parametrize("stop", [5, "ab", [1.5], [[1]], np.int32(5), np.array(5)])
+def test_stops_that_are_none(lm, pre, stop):
+    with pytest.raises(TypeError, match="token ids"):
+        kvjax.decode(lm, kvjax.compress(pre, policy_of("snapkv")), policy_of("snapkv"), max_new_tokens=1, stop=stop)
+
+
+def test_stops_may_be_any_collection_of_ids():
+    for stop in ((3, 4), [np.int32(3), 4], np.array([3, 4]), jnp.array([3, 4]), {3, 4}, range(3, 5)):
+        assert check_stop(stop) == [3, 4]
+    assert check_stop(()) == []
 
 
 def test_a_policy_whose_evidence_was_not_recorded(lm, prompt):

@@ -23,7 +23,7 @@ def check_cache(lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: i
     check_form(lm.decoder, cache, policy)
     check_mark(lm, np.asarray(cache.made_by))
     slots = policy.when.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block).max()
-    check_positions(lm.decoder, policy, int(np.asarray(cache.position).max()) + new_tokens, int(slots))
+    check_positions(lm.decoder, policy, int(np.asarray(cache.position).max()) + new_tokens, int(slots), new_tokens)
 
 
 def check_heads(model: Decoder, policy: Policy, layers: int, heads: int) -> None:
@@ -53,11 +53,13 @@ def check_form(model: Decoder, cache: KVCache, policy: Policy) -> None:
         raise ValueError(f"the cache holds keys {cache.positions}, the policy wants {policy.encode.positions}: compress with it")
 
 
-def check_positions(model: Decoder, policy: Policy, text: int, slots: int) -> None:
-    """Raise ValueError where a text of so many tokens, or regions of so many slots, would exceed the model's context."""
-    longest = policy.encode.positions.longest(text, slots)
-    if longest > model.max_positions:
-        raise ValueError(f"{longest} tokens would exceed the model's context of {model.max_positions}: ask for fewer new tokens")
+def check_positions(model: Decoder, policy: Policy, text: int, slots: int, new: int) -> None:
+    """Raise ValueError where a text of so many tokens, or regions of so many slots, `new` among them, would exceed the context."""
+    longest, context = policy.encode.positions.longest, model.max_positions
+    if longest(text, slots) > context:
+        none_fits = longest(text - new + 1, slots - new + 1) > context
+        advice = "no new token fits: shorten the prompt" if none_fits else "ask for fewer new tokens"
+        raise ValueError(f"{longest(text, slots)} tokens would exceed the model's context of {context}: {advice}")
 
 
 def _check_state(cache: KVCache, policy: Policy) -> None:
@@ -70,8 +72,6 @@ def _check_state(cache: KVCache, policy: Policy) -> None:
             f"the cache carries what another scorer reads ({', '.join(cache.evidence[0].data) or 'no evidence'}), the policy's "
             f"{type(policy.decode_score).__name__} goes on with {', '.join(sorted(wanted)) or 'its state'}: compress with it"
         )
-
-
 
 
 def make_room(

@@ -10,7 +10,7 @@ import numpy as np
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.sharded import ShardedCache
-from kvjax.checks import check_new_tokens
+from kvjax.checks import check_new_tokens, check_stop
 from kvjax.decode import sharded
 from kvjax.decode.decoded import Decoded, told
 from kvjax.decode.first_run import first_run
@@ -37,7 +37,7 @@ def _key_for(sampler: object, key: object) -> jax.Array:
 
 def _stops(lm, stop: object) -> jax.Array:
     """Stop ids as an array of a fixed size, so that their number does not recompile."""
-    ids = list(lm.stop_ids if stop is None else stop)
+    ids = check_stop(lm.stop_ids if stop is None else stop)
     if len(ids) > 8:
         raise ValueError(f"at most 8 stop tokens; got {len(ids)}")
     return jnp.asarray(ids + [-1] * (8 - len(ids)), jnp.int32)
@@ -104,8 +104,8 @@ def _one(spec: Spec, params, cache: KVCache, read, sampler, key, i, running, las
 
 def stream(
     lm, cache: KVCache, policy: Policy, *, max_new_tokens: int = 64, sampler: object = Greedy(),
-    key: object = None, stop: object = None
-) -> Iterator[np.ndarray]:
+    key: object = None, stop: object = None,
+) -> Iterator[np.ndarray]:  # fmt: skip
     """As `decode`, one step at a time: yields the int32 [B] tokens of each step, as soon as they are there."""
     new = check_new_tokens(max_new_tokens)
     check_cache(lm, cache, policy, new)

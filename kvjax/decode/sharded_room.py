@@ -29,7 +29,7 @@ def check_sharded(
     if sizes(cache.mesh)[1] > 1:
         _check_heads_apart(policy)
     most = policy.when.fullest(cache.numbers("length"), cache.numbers("budget"), new_tokens, block).max()
-    check_positions(lm.decoder, policy, int(cache.numbers("position").max()) + new_tokens, int(most))
+    check_positions(lm.decoder, policy, int(cache.numbers("position").max()) + new_tokens, int(most), new_tokens)
     where = [x.sharding for x in jax.tree.leaves(lm.params)]
     if not all(isinstance(x, NamedSharding) and x.mesh == cache.mesh for x in where):
         raise ValueError("the model's weights are not on the cache's mesh: decode with models.shard(lm, cache.mesh)")
