@@ -3,9 +3,12 @@ r"""MATH: competition problems after worked examples; the answer is what the las
 Source: Hendrycks et al., 2021, "Measuring Mathematical Problem Solving With the MATH Dataset": the last box as in
 modeling/dataset/util.py of its code, the normalisation in `latex.py`. The layout of the prompt: Lewkowycz et al., 2022,
 "Solving Quantitative Reasoning Problems with Language Models", appendix D.2.
-We differ: the four examples are drawn from the train split for each prompt, where that paper fixes four.
+We differ: the four examples are drawn from the train split for each prompt, where that paper fixes four; a reference solution
+whose last box has no brace (`\boxed 2`, twice in the train split) has the token behind it as its answer, where that code finds
+none. A model's answer needs the braces, as there.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,6 +28,7 @@ SUBJECTS = (
     "precalculus",
 )
 BOX = "\\boxed"
+_UNBRACED = re.compile(r"\s*([^\s${}\\]+)")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class MathExact(FewShot):
     def answer(self, record: Record) -> str:
         found = last_boxed(record["solution"])
         if found is None:
+            found = last_unbraced(record["solution"])
+        if found is None:
             raise ValueError(f"{self.NAME}: nothing is boxed in the solution {record['solution']!r}")
         return found
 
@@ -66,6 +72,15 @@ def last_boxed(text: str) -> str | None:
         if depth <= 0:
             return tail[1:at] if at else None
     return None
+
+
+def last_unbraced(text: str) -> str | None:
+    r"""What stands right behind the last `\boxed` without a brace, `2` of `\boxed 2$`; None where nothing does.
+
+    It ends at white space, a dollar sign, a brace or a backslash, and without its final period.
+    """
+    found = _UNBRACED.match(text[text.rfind(BOX) + len(BOX) :]) if BOX in text else None
+    return found[1].removesuffix(".") if found else None
 
 
 def split(name: str) -> LocalOrHub:

@@ -9,7 +9,7 @@ from experiments.tasks.datasets.source import Hub, Local, LocalOrHub, Parts
 from experiments.tasks.gsm8k import Gsm8k, final
 from experiments.tasks.gsm8k import split as gsm8k_split
 from experiments.tasks.latex import equivalent
-from experiments.tasks.math_exact import MathExact, last_boxed
+from experiments.tasks.math_exact import MathExact, last_boxed, last_unbraced
 from experiments.tasks.math_exact import split as math_split
 
 WORDS = {"question": "Tom has {} sheep and buys {} more. How many?", "answer": "He has {}+{} = <<{}+{}={}>>{} sheep.\n#### {}"}
@@ -127,6 +127,18 @@ def test_the_normalisation_agrees_with_its_authors_tests(one, other, same):
 
 def test_boxes_are_balanced():
     assert last_boxed(r"\boxed{a{b}c}d}") == "a{b}c" and last_boxed(r"\boxed{}") == "" and last_boxed("{1}") is None
+
+
+def test_a_box_without_a_brace_counts_in_a_solution_alone(tmp_path, talker):
+    """As two rows of the published train split end; a model's answer needs the braces."""
+    bare = [{"problem": "1 + 1", "solution": r"So $\boxed 2$."}, {"problem": "4 + 5", "solution": r"That is $\boxed 9"}]
+    task = MathExact(write(tmp_path, "test", boxes(500, 2)), write(tmp_path, "train", bare), shots=2)
+    (example,) = made(task, talker, count=1)
+    assert talker.decode(example.context).count("Problem:\n") == 2 == example.meta["shots"]
+    assert [task.answer(row) for row in bare] == ["2", "9"] and task.grade(r"\boxed 2", ("2",)) == 0
+    texts = r"\boxed{1}", r"\boxed12. So", r"\boxed 1, \boxed{2", "2", r"\boxed $", r"\boxed{3} \boxed x"
+    assert [last_unbraced(text) for text in texts] == [None, "12", None, None, None, "x"]
+    assert task.answer({"solution": r"\boxed{}"}) == ""
 
 
 def test_prompts_are_worked_examples_and_a_problem(gsm8k, math, talker):
