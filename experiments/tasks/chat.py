@@ -12,24 +12,27 @@ def encode_plain(lm: Any, text: str) -> list[int]:
     return list(lm.tokenizer.inner(text, add_special_tokens=False, verbose=False).input_ids)
 
 
-def frame(lm: Any) -> tuple[str, str]:
-    """Text before and after a user turn, up to where the answer begins; (BOS, newline) without a template."""
+def frame(lm: Any, *, thinking: bool = False) -> tuple[str, str]:
+    """Text before and after a user turn, up to where the answer begins; (BOS, newline) without a template.
+
+    `thinking` as in `written`.
+    """
     if not lm.tokenizer.inner.chat_template:
         return lm.tokenizer.inner.bos_token or "", "\n"
-    head, found, tail = written(lm, [{"role": "user", "content": MARK}]).partition(MARK)
+    head, found, tail = written(lm, [{"role": "user", "content": MARK}], thinking=thinking).partition(MARK)
     if not found:
         raise ValueError(f"the chat template of {lm.name!r} does not repeat the user's words as they are")
     return head, tail
 
 
-def written(lm: Any, turns: Sequence[Mapping[str, str]]) -> str:
+def written(lm: Any, turns: Sequence[Mapping[str, str]], *, thinking: bool = False) -> str:
     """The turns in the model's chat template, up to where its answer begins.
 
     Templates that can (Qwen3's) are asked to leave thinking out: thoughts would take the few tokens that a task has for its
-    answer. Others ignore the wish.
+    answer. Others ignore the wish. With `thinking` nothing is asked: the template does what it does by itself.
     """
-    how = dict(add_generation_prompt=True, tokenize=False, enable_thinking=False)
-    return lm.tokenizer.inner.apply_chat_template(list(turns), **how)
+    how = {} if thinking else {"enable_thinking": False}
+    return lm.tokenizer.inner.apply_chat_template(list(turns), add_generation_prompt=True, tokenize=False, **how)
 
 
 def continuation(lm: Any, before: Sequence[int], after: Sequence[int]) -> str:

@@ -22,7 +22,8 @@ Ids = tuple[int, ...]
 class Asked:
     """A row as text. OFFICIAL has one text, the context; `chat`: it goes into the chat template, if the model has one.
 
-    `mark`: what the benchmark writes where a context was cut, read by `experiments.tasks.split`.
+    `mark`: what the benchmark writes where a context was cut, read by `experiments.tasks.split`.   `thinking`: the answer may
+    begin with thoughts, where the template asks for them by itself (`experiments.tasks.chat.written`).
     """
 
     context: str
@@ -30,6 +31,7 @@ class Asked:
     prefix: str = ""
     chat: bool = True
     mark: str = ""
+    thinking: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Official:
             dropped = len(ids) - 2 * half
             text = "".join(inner.decode(part, skip_special_tokens=True) for part in (ids[:half], ids[-half:]))
         if asked.chat and inner.chat_template:
-            before, after = frame(lm)
+            before, after = frame(lm, thinking=asked.thinking)
             return Cut(tuple(encode_plain(lm, before + text + after)), (), (), dropped)
         return Cut(tuple(inner(text, verbose=False).input_ids), (), (), dropped)
 
@@ -116,7 +118,7 @@ class KVPress:
 
     def cut(self, lm: Any, asked: Asked, length: int, mode: str) -> Cut:
         """The prompt; question, template and prefix are tokenized as one text and stand in `question`, seen in `prefix`."""
-        before, after = frame(lm)
+        before, after = frame(lm, thinking=asked.thinking)
         context = asked.context + (asked.question if mode == "seen" else "")
         ids = encode_plain(lm, before + context)
         rest = tuple(encode_plain(lm, ("" if mode == "seen" else asked.question) + after + asked.prefix))

@@ -1,7 +1,7 @@
 """How a benchmark's own prompt is compressed, where kvpress has no rules for it: divided at its question, or whole.
 
-    SPLIT  what comes before the question is cut at its end to `length` tokens and compressed; the question follows whole
-    WHOLE  all of the prompt is compressed, and none of it is cut
+SPLIT  what comes before the question is cut at its end to `length` tokens and compressed; the question follows whole
+WHOLE  all of the prompt is compressed, and none of it is cut
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Split:
     def cut(self, lm: Any, asked: Asked, length: int, mode: str) -> Cut:
         """The prompt; the question is never cut. Raises ValueError where the mark of a cut needs more than `length`."""
         del mode
-        before, after = frame(lm)
+        before, after = frame(lm, thinking=asked.thinking)
         ids, mark = encode_plain(lm, before + asked.context), encode_plain(lm, asked.mark)
         dropped = 0
         if len(ids) > length:
@@ -52,7 +52,7 @@ class Whole:
     def cut(self, lm: Any, asked: Asked, length: int, mode: str) -> Cut:
         """The prompt in the chat template, whose end is fed after it. Raises ValueError for one longer than `length`."""
         del mode
-        before, after = frame(lm)
+        before, after = frame(lm, thinking=asked.thinking)
         ids = encode_plain(lm, before + asked.context + asked.question)
         if len(ids) > length:
             raise ValueError(f"this prompt has {len(ids)} tokens and is never cut, --lengths says {length}: ask for a longer one")

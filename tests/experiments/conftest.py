@@ -17,6 +17,9 @@ from models.tokenizer import Tokenizer
 from tests.conftest import toy_config
 
 TEXT = "The quick brown fox jumps over the lazy dog. It was not amused. Nobody asked it!\n" * 60
+#: A chat template, and one that thinks by itself, as Qwen3's: an empty thought before the answer ends it.
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+THINKING = PLAIN + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
 #: Fields of a row that are the machine's, other in every run.
 MEASURED = ("seconds_prefill", "seconds_compress", "seconds_per_token", "seconds_to_first_token", "peak_bytes")
 

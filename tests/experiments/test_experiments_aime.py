@@ -9,6 +9,7 @@ import kvjax
 from experiments.tasks.datasets import aime
 from experiments.tasks.example import Read
 from experiments.tasks.sampled import SampledAnswering
+from tests.experiments.conftest import THINKING, byte_tokenizer
 
 
 @pytest.fixture
@@ -25,6 +26,15 @@ def test_the_prompt_is_that_of_the_reasoning_papers(talker, task):
         "\\boxed{}"
     )
     assert made.task == "aime/24/whole" and made.new_tokens == 1024 - len(made.compressed) - 1 and made.references == ("033",)
+
+
+def test_a_template_that_thinks_is_let_to(talker, task):
+    """As Qwen3's, where thinking is the default and an empty thought ends it."""
+    tokenizer = byte_tokenizer()
+    tokenizer.inner.chat_template = THINKING
+    lm = talker.replace(tokenizer=tokenizer)
+    (made,) = task.examples(lm, 400, 1, 0, haystack=(), mode="seen")
+    assert lm.decode(made.compressed).startswith("<user>You are") and lm.decode(made.fed) == "<bot>"
 
 
 @pytest.mark.parametrize(

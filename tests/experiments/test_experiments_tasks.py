@@ -14,7 +14,7 @@ from experiments.tasks.chat import continuation, encode_plain, frame
 from experiments.tasks.conversation import next_turn
 from experiments.tasks.example import Read
 from experiments.tasks.protocol import KVPRESS, Asked
-from tests.experiments.conftest import TEXT, byte_tokenizer
+from tests.experiments.conftest import PLAIN, TEXT, THINKING, byte_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +86,6 @@ def test_a_model_without_a_template_is_asked_plainly(talker):
     assert frame(talker) == ("", "\n")
 
 
-PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
-THINKING = PLAIN + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-
-
 def test_a_template_that_thinks_is_asked_not_to(talker):
     """As Qwen3's: thinking is the default, and an empty thought before the answer ends it."""
     tokenizer = byte_tokenizer()
@@ -98,6 +94,7 @@ def test_a_template_that_thinks_is_asked_not_to(talker):
     assert frame(lm) == ("<user>", "<bot><think></think>") and next_turn(lm) == "<user>"
     cut = KVPRESS.cut(lm, Asked("A text. ", "Q?", "A:"), 100, "unseen")
     assert lm.decode(cut.context + cut.question) == "<user>A text. Q?<bot><think></think>A:"
+    assert frame(lm, thinking=True) == ("<user>", "<bot>")
     tokenizer.inner.chat_template = PLAIN
     assert frame(lm) == ("<user>", "<bot>")
 

@@ -5,7 +5,8 @@ r"""AIME 2024 and 2025: competition problems with a whole number from 0 to 999 a
 Prompts are short and answers long: what is dropped while decoding matters. Sources: the prompt and fields of R-KV (Cai et al.,
 2025, HuggingFace/run_math.py); NVIDIA/kvpress, evaluation/benchmarks/aime25/calculate_metrics.py (the string test, which
 "033" or a space fails; hence the other). A row holds the mean over `samples` sampled answers (temperature 0.6, top-p 0.95);
-R-KV takes 64. We differ: an answer has at most 32,768 tokens, or what the model's context leaves.
+R-KV takes 64. Models may think: the chat template is filled in without a word about it, as by R-KV (`--use_chat_template`), where
+other tasks ask Qwen3's not to. We differ: an answer has at most 32,768 tokens, or what the model's context leaves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ class Aime(OwnRules):
     FIELDS: ClassVar[tuple[str, ...]] = ("question", "answer")
 
     def official(self) -> Rules:
-        return Rules(lambda row: Asked(PROMPT.format(question=row["question"])), MOST_TOKENS, exact)
+        return Rules(lambda row: Asked(PROMPT.format(question=row["question"]), thinking=True), MOST_TOKENS, exact)
 
     def references(self, row: Record) -> tuple[str, ...]:
         answer = str(row["answer"])
