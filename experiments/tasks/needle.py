@@ -2,7 +2,8 @@
 
 Wording: RULER, single needle in essays (Hsieh et al., 2024, "RULER: What's the Real Context Size of Your Long-Context
 Language Models?", appendix B, niah_single_2). We differ: the key is drawn from 113 common nouns and the needle's depth
-uniformly, and the answer's opening words are given.
+uniformly; the introduction speaks of several numbers; the number has five digits, RULER's has seven; the answer has to begin with
+it and gets as many tokens as it takes, where RULER looks for it anywhere in 128 tokens (`niah_single_2` does so here).
 
 Prompt i of a seed and length is the same tokens wherever it is made, given the same haystack:
 `random.Random(f"{seed}/niah_essay/{length}/{i}")` draws key, number, stretch of text and depth, in that order.
