@@ -9,7 +9,8 @@ Source: open-compass/opencompass, datasets/needlebench_v2/ and its configs; v1's
 texts are in `needlebench.json`. Files, as published, in one folder: PaulGrahamEssays.jsonl, zh_finance.jsonl, needles.jsonl and
 names.json. Prompt i has depth 10 (i mod 11) and the benchmark's repeat i // 11 (of seed 0). `length` is the benchmark's length,
 of which 500 tokens (Chinese: 200) are kept free. We differ: tokens are the model's, where the benchmark counts GPT-4's; the facts
-of parallel are drawn from the seed, where the benchmark leaves them to chance.
+of parallel are drawn from the seed, where the benchmark leaves them to chance; an answer has at most 128 tokens (single), 512
+(parallel) or 1024 (the chains), where the benchmark leaves that to the model's settings (4096 in its example).
 """
 
 from pathlib import Path
