@@ -2,6 +2,7 @@
 
     F = sum over positions q of e(q) / (T (T + 1) / 2),   T = n + m;   e(q): entries visible to position q, mean over heads
     prompt    a chunk of c tokens after h held ones: c (c + 1) / 2 + h c          (the whole prompt at once: n (n + 1) / 2)
+              of which n_l go through layer l of L: sum_l n_l (n_l + 1) / 2 / L   (policies that cut it while it is read)
     m more    each sees the held entries before it and itself: m + m a + (b - a)(m - 1) / 2, held from a to b
     peak      max(chunk and what is held before it, b) / T
 
@@ -34,12 +35,27 @@ def footprint(chunks: Sequence[tuple[float, int]], more: int, held: tuple[float,
     Example:
         footprint([(0, 8)], 2, held=(3, 3)).footprint == 44 / 55
     """
-    before, after = held
-    total = sum(length for _, length in chunks) + more
     prompt = sum(_triangle(length) + kept * length for kept, length in chunks)
+    peak = max(kept + length for kept, length in chunks)
+    return _and_later(Footprint(prompt, peak), sum(length for _, length in chunks), more, held)
+
+
+def thinned(layers: Sequence[int], more: int, held: tuple[float, float]) -> Footprint:
+    """The same where tokens leave the prompt between layers while it is read, so many going through each; all, through the first.
+
+    Example:
+        thinned([3, 1], 0, held=(1, 1)) == Footprint((6 + 1) / 2 / 6, 2 / 3)
+    """
+    prompt, peak = sum(map(_triangle, layers)) / len(layers), sum(layers) / len(layers)
+    return _and_later(Footprint(prompt, peak), layers[0], more, held)
+
+
+def _and_later(prompt: Footprint, length: int, more: int, held: tuple[float, float]) -> Footprint:
+    """Both shares, from the entries of a prompt of `length` tokens and the most of them at once."""
+    before, after = held
     later = more + more * before + (after - before) * (more - 1) / 2 if more else 0.0
-    peak = max(*(kept + length for kept, length in chunks), after)
-    return Footprint((prompt + later) / _triangle(total), peak / total)
+    total = length + more
+    return Footprint((prompt.footprint + later) / _triangle(total), max(prompt.peak, after) / total)
 
 
 def streaming(held: int, sinks: int, window: int) -> int:

@@ -10,11 +10,12 @@ import jax
 
 import kvjax
 from experiments import traces
-from experiments.answer_cost import of_row
+from experiments.answer_cost import layer_tokens, of_row
 from experiments.full_cache import full_nbytes
 from experiments.memory_maps import forget_programs
 from experiments.policies import Named
 from experiments.prefills import Afresh
+from experiments.stored_bits import stored_bits
 from experiments.tasks.example import Example, Read
 from kvjax.cache.mesh import mesh_of
 
@@ -128,7 +129,7 @@ def _compressed(lm: Any, read: Read, group: list[Named]) -> Iterator[tuple[Named
                 scored = kvjax.score_prompt(read.pre, cell.policy)
             cache = jax.block_until_ready(kvjax.compress(read.pre, cell.policy, scores=scored))
         spent = {"seconds_compress": time.perf_counter() - began}
-        yield cell, cache, spent | _bytes(lm, len(read.example.compressed), cache) | {"table_bytes": cell.table_bytes}
+        yield cell, cache, spent | _bytes(lm, len(read.example.compressed), cache, cell.policy) | {"table_bytes": cell.table_bytes}
 
 
 def over_devices(lm: Any, cache: kvjax.KVCache) -> kvjax.KVCache | kvjax.ShardedCache:
@@ -143,15 +144,21 @@ def peak_bytes() -> int:
     return int(stats.get("peak_bytes_in_use", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
 
-def _bytes(lm: Any, length: int, cache: Any) -> dict[str, Any]:
-    """What the compressed prompt occupies and what the whole one would, before room for new tokens is added."""
+def _bytes(lm: Any, length: int, cache: Any, policy: kvjax.Policy) -> dict[str, Any]:
+    """What the compressed prompt occupies and what the whole one would, before room for new tokens is added.
+
+    Kept slots are those in the pool; held ones, those elsewhere, too.
+    """
     decoder = lm.decoder
     heads = decoder.layers * decoder.heads
     kept = int(cache.lengths.sum())
-    return {
+    left = {"layer_tokens": layer_tokens(cache, length)} if policy.select.leaves else {}
+    return left | {
         "prompt_tokens": length,
         "kept_slots": kept,
         "kept_share": kept / (heads * length),
+        "held_slots": int(cache.held.sum()),
+        "stored_bits": stored_bits(lm, cache, policy),
         "allocated_bytes": cache.nbytes,
         "host_bytes": cache.host_nbytes,
         "full_bytes": full_nbytes(lm, length),

@@ -21,7 +21,7 @@ _FIGURES = ("ms_per_token", "seconds", "memory", "allocated_bytes")
 #: Fields that need not be there, and are numbers where they are.
 _TIMES = (
     "seconds_prefill", "seconds_compress", "seconds_per_token", "depth", "kv_footprint", "kv_peak", "pte", "pte_stored",
-    "answer_tokens", "seconds_to_first_token", "table_bytes",
+    "answer_tokens", "seconds_to_first_token", "table_bytes", "held_slots", "stored_bits",
 )  # fmt: skip
 
 

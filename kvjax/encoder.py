@@ -45,6 +45,14 @@ class Encoder(Stage):
         """Whether attention needs a static bound on the slots of a region."""
         return not self.dense
 
+    def raw(self, cache: Cache, d: int) -> PyTree:
+        """Rows of the cache whose numbers are in the model's dtype, whatever that is, for heads of d channels.
+
+        They take twice the bytes in a model of twice the bits; codes, and all else of a cache, take as many in any.
+        """
+        del cache, d
+        return ()
+
     def room(self, cache: Cache, capacity: Int32[np.ndarray, "l b h"]) -> PyTree:
         """Capacities to ask for where regions are to hold so many slots: the same, or those of each part."""
         del cache

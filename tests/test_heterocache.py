@@ -229,8 +229,19 @@ def test_bytes(lm, pre):
     assert (state.chosen.nbytes, state.reference.nbytes, state.asked.nbytes) == (10 * of_set, 2 * of_set, 2 * of_set)
     assert sets <= 4 * 2 * int(state.base[0])  # the paper's I_ref: indices of four bytes
     without = kvjax.compress(pre, policy_with().replace(retrieve=FullAttention()))
-    small = 4 * (2 * 2 + 2 + 1 + 1 + 2 + 1 + 1 + 1 + 2 * 32) + 2
+    small = 4 * (2 * 2 + 3 * 2 + 2 + 1 + 1 + 2 + 1 + 1 + 1 + 2 * 32) + 2
     assert cache.nbytes == without.nbytes + sets + small and without.host_nbytes == 0
+
+
+def test_satellites_hold_their_whole_prompt_on_the_host(lm, pre):
+    out = decoded(lm, pre, policy_with(theta=1.5))
+    for cache, new in ((kvjax.compress(pre, policy_with()), 0), (out.cache, 20)):
+        for at in np.ndindex(3, 2):
+            away = 90 + new if at in SATELLITES else cache.lengths[at[0], 0, at[1]]
+            assert cache.held[at[0], 0, at[1]] == away >= cache.lengths[at[0], 0, at[1]]
+    assert (out.cache.held > out.cache.lengths).sum() == 2
+    both = kvjax.stack([out.cache, out.cache])
+    np.testing.assert_array_equal(both.held, np.repeat(out.cache.held, 2, 1))
 
 
 def test_a_sliding_window_judges_every_step(lm, pre):

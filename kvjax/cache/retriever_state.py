@@ -18,6 +18,11 @@ class RetrieverState:
         """Tokens of the prompt that are held outside the pool, int32 [L, B, H], or 0 for none."""
         return 0
 
+    @property
+    def raw(self) -> PyTree:
+        """What it holds in the model's dtype, whatever that is (`Encoder.raw`): keys, values and what is made of them."""
+        return ()
+
     def split(self) -> tuple[PyTree, PyTree]:
         """The state without what decoding only reads, and that: it is shared, and no program is given it to overwrite."""
         return self, ()

@@ -128,6 +128,16 @@ class ShardedCache:
         return out
 
     @property
+    def held(self) -> np.ndarray:
+        """Tokens held, as `KVCache.held`: slots in use, and those that retrievers of this process's devices hold elsewhere."""
+        out, table = self.lengths, self.head_table
+        for place, cache in self.here.items():
+            r, n = divmod(place, sizes(self.mesh)[1])
+            for layer, elsewhere in enumerate(cache.held - cache.lengths):
+                out[layer][np.ix_(self.order[r], table[r, n, layer])] += elsewhere
+        return out
+
+    @property
     def head_table(self) -> np.ndarray:
         """Which KV heads each device holds, int32 [rows, heads, L, h]."""
         table = whole(self.heads, self.mesh)
@@ -174,4 +184,3 @@ def _places(mesh: Mesh) -> dict[int, jax.Device]:
 
 def _on(x: Array, device: jax.Device) -> Array:
     return next(part.data for part in x.addressable_shards if part.device == device)
-

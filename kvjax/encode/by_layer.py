@@ -55,9 +55,11 @@ class EncodeByLayer(LayerKinds, Parted):
     def room(self, cache: Cache, capacity: Int32[np.ndarray, "l b h"]) -> list[Int32[np.ndarray, "m b h"]]:
         return capacities(cache.parts, capacity)
 
+    def of_parts(self, cache: Cache) -> list[Stored]:
+        return [self.stages[kind] for kind, _, _ in self.runs(cache.start.shape[0])]
+
     def flush(self, cache: Cache) -> PyTree:
-        kinds = [kind for kind, _, _ in self.runs(cache.start.shape[0])]
-        parts = tuple(self.stages[kind].flush(part) for kind, part in zip(kinds, cache.parts, strict=True))
+        parts = tuple(store.flush(part) for store, part in zip(self.of_parts(cache), cache.parts, strict=True))
         return cache.replace(parts=parts)
 
     def fits(self, cache: Cache, d: int) -> bool:
@@ -65,4 +67,4 @@ class EncodeByLayer(LayerKinds, Parted):
         runs = self.runs(cache.start.shape[0])
         if [(part.first, part.first + part.start.shape[0]) for part in cache.parts] != [(first, stop) for _, first, stop in runs]:
             return False
-        return all(self.stages[kind].fits(part, d) for (kind, _, _), part in zip(runs, cache.parts, strict=True))
+        return all(store.fits(part, d) for store, part in zip(self.of_parts(cache), cache.parts, strict=True))

@@ -54,6 +54,13 @@ class Parted(Encoder):
     def padded(self) -> bool:
         return any(store.padded for store in self.stores)
 
+    def of_parts(self, cache: Cache) -> list[Stored]:
+        """The storage of each part of a cache."""
+        raise NotImplementedError(f"{type(self).__name__} must define of_parts(cache)")
+
+    def raw(self, cache: Cache, d: int) -> PyTree:
+        return [store.raw(part, d) for store, part in zip(self.of_parts(cache), cache.parts, strict=True)]
+
     def check_stores(self) -> None:
         """Raise ValueError where storages differ in what they must share."""
         if len({(store.placement, store.positions) for store in self.stores}) > 1:
@@ -109,9 +116,7 @@ def with_part(cache: Cache, index: int, part: object) -> PyTree:
 
 def cut_layers(pre: object, decided: Sequence[PyTree], first: int, stop: int) -> tuple[PyTree, list[PyTree]]:
     """Prompts and what was decided, of some consecutive layers alone, counted from the first that is there."""
-    rows = tuple(
-        row.replace(k=row.k[first:stop], v=row.v[first:stop], evidence=row.evidence[first:stop]) for row in pre.rows
-    )
+    rows = tuple(row.replace(k=row.k[first:stop], v=row.v[first:stop], evidence=row.evidence[first:stop]) for row in pre.rows)
     names = "scores", "keep", "count", "budget", "state"
     cut = [d.replace(**{name: getattr(d, name)[first:stop] for name in names}) for d in decided]
     return pre.replace(rows=rows, first=pre.first + first), cut

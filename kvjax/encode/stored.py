@@ -19,7 +19,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.codec import AsIs, Codec, LayerRegions
 from kvjax.codec.decoded import biased
 from kvjax.encode.at_reading import scores_at_reading
-from kvjax.encode.forms import holds
+from kvjax.encode.forms import holds, raw
 from kvjax.encode.packed import packed_sides
 from kvjax.encode.positions import Absolute, PositionPolicy
 from kvjax.encode.tail import Tail, empty_tail, flush
@@ -132,6 +132,9 @@ class Stored(Encoder):
     def fits(self, cache: Cache, d: int) -> bool:
         """Whether the cache's rows are of this storage's shape."""
         return holds(cache, self, d)
+
+    def raw(self, cache: Cache, d: int) -> PyTree:
+        return raw(cache, self, d)
 
     def take(self, cache: Cache, layer: Layer, slots: Int32[Array, "b h n"], dtype: DTypeLike) -> tuple[Keys, Values]:
         kp, vp = cache.fitted_of(layer)

@@ -91,6 +91,9 @@ class Tiered(Parted):
             shares.append(Share(pre=pre, decided=cut, store=store, scored=scored))
         return shares
 
+    def of_parts(self, cache: Cache) -> list[Stored]:
+        return list(self.stores)
+
     def takes(self, part: int) -> bool:
         return part == 0
 

@@ -65,6 +65,11 @@ class Clusters:
         return [(p, h) for p, (at, h) in enumerate(self.pivots) if at == layer]
 
     @cached_property
+    def satellite(self) -> np.ndarray:
+        """Which heads are satellites, bool [L, H]."""
+        return np.asarray(self.role) == SATELLITE
+
+    @cached_property
     def full(self) -> np.ndarray:
         """Which heads keep the whole prompt on the device, bool [L, H]."""
         return is_full(np.asarray(self.role))

@@ -39,6 +39,10 @@ class TipState(Fetching):
     wanted: Int32[Array, " b"]
     most: int = struct.field(pytree_node=False)
 
+    @property
+    def raw(self) -> PyTree:
+        return super().raw, self.tips
+
     def split(self) -> tuple["TipState", PyTree]:
         return self.replace(away=None, tips=None), (self.away, self.tips)
 

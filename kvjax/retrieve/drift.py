@@ -111,24 +111,26 @@ class PivotRefresh(Retriever):
         pivots, satellites = self.clusters.pivots, self.clusters.satellites
         if not pivots:
             return ()
-        if not self.host.on_device and not encode.placement.on_device and isinstance(self.host, ByCallback) != isinstance(
-            encode.placement, ByCallback
+        if (
+            not self.host.on_device
+            and not encode.placement.on_device
+            and isinstance(self.host, ByCallback) != isinstance(encode.placement, ByCallback)
         ):
             raise ValueError(
                 f"one program cannot hold both host arrays and ordered callbacks: values are {encode.placement}, the satellites' "
                 f"prompts {self.host}; give both the same home"
             )
         lengths = [int(row.length[0]) for row in rows]
-        n = max(row.k[0].shape[2] for row in rows)
-        state = empty(
-            rows[0].k[0][0], host=self.host, slots=len(satellites) * sum(lengths), traced=self.traced, b=len(rows), p=len(pivots),
-            m=len(satellites), n=n, w=self.w,
-        )  # fmt: skip
+        n, counts = max(row.k[0].shape[2] for row in rows), [np.asarray(d.count)[:, 0] for d in decided]
 
         def whole(x):
             return jnp.asarray(np.array(x), jnp.int32)
 
-        counts = [np.asarray(d.count)[:, 0] for d in decided]
+        state = empty(
+            rows[0].k[0][0], host=self.host, slots=len(satellites) * sum(lengths), traced=self.traced,
+            away=whole([self.clusters.satellite * (n - count) for n, count in zip(lengths, counts, strict=True)]),
+            p=len(pivots), m=len(satellites), n=n, w=self.w,
+        )  # fmt: skip
         base = [self._base(count, d.mean_budget) for count, d in zip(counts, decided, strict=True)]
         state = state.replace(
             base=whole(base),

@@ -130,6 +130,10 @@ class Fetching(RetrieverState):
         return 0 if self.away is None else self.away.count
 
     @property
+    def raw(self) -> PyTree:
+        return () if self.away is None else self.away.stores
+
+    @property
     def fetched_nbytes(self) -> Integer[np.ndarray, " b"]:
         """Bytes of what each row asked for so far, a row of every store a slot: the papers' count."""
         return self._nbytes(self.fetched)

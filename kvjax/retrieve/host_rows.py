@@ -31,6 +31,19 @@ class HostRowsState(RetrieverState):
     row: Int32[Array, " r"]
     of: int = struct.field(pytree_node=False)
 
+    @property
+    def elsewhere(self) -> PyTree:
+        if not self.parts:
+            return 0
+        held = np.stack([np.asarray(part.held).sum(-1, dtype=np.int32) for part in self.parts])
+        found = np.zeros((len(held), self.of, held.shape[2]), np.int32)
+        found[:, np.asarray(self.row)] = held
+        return found
+
+    @property
+    def raw(self) -> PyTree:
+        return [(part.k, part.v) for part in self.parts]
+
     def split(self) -> tuple["HostRowsState", PyTree]:
         return self.replace(parts=()), self.parts
 

@@ -37,6 +37,10 @@ class ShadowState(Fetching):
     most: int = struct.field(pytree_node=False)
     size: int = struct.field(pytree_node=False)
 
+    @property
+    def raw(self) -> PyTree:
+        return super().raw, [(s.u, s.sv, s.landmarks) for s in self.shadows if isinstance(s, Shadow)]
+
     def split(self) -> tuple["ShadowState", PyTree]:
         return self.replace(away=None, shadows=None), (self.away, self.shadows)
 

@@ -34,6 +34,10 @@ class PageBounds(RetrieverState):
         """Share of a head's pages that a query of a layer that selects reads."""
         return jnp.minimum(self.pages[:, None], self.full) / jnp.maximum(self.full, 1)
 
+    @property
+    def raw(self) -> PyTree:
+        return self.low, self.high
+
     def split(self) -> tuple["PageBounds", PyTree]:
         """The state without the bounds, which decoding only reads, and the bounds."""
         return self.replace(low=None, high=None), (self.low, self.high)

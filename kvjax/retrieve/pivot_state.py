@@ -19,6 +19,7 @@ class PivotState(RetrieverState):
     Attributes:
         k, v: stores of the satellites' prompt keys and values, rows [slots, d], one satellite behind the other.
         offset: first row of each satellite.   room: its prompt slots on the device (L_m).
+        away: tokens of each head's prompt that only the stores hold.
         held: prompt slots of each pivot.   base: L_base.
         fresh: within a step, sort keys of where the pivots of each layer look, [b, pivots of the layer, n]; else ().
         chosen: I of the newest w queries.   steps: tokens seen, so that query i stands at steps % w.
@@ -33,6 +34,7 @@ class PivotState(RetrieverState):
     v: PyTree
     offset: Int32[Array, "b m"]
     room: Int32[Array, "b m"]
+    away: Int32[Array, "b l h"]
     held: Int32[Array, "b p"]
     base: Int32[Array, " b"]
     fresh: tuple[UInt32[Array, "b _ n"], ...]
@@ -63,6 +65,14 @@ class PivotState(RetrieverState):
     def moved_nbytes(self) -> Array:
         """Bytes that a program moved for them: blocks of a fixed size come whole."""
         return self.moved * self.slot_nbytes
+
+    @property
+    def elsewhere(self) -> PyTree:
+        return jnp.moveaxis(self.away, 0, 1)
+
+    @property
+    def raw(self) -> PyTree:
+        return self.k, self.v
 
     def split(self) -> tuple["PivotState", PyTree]:
         """The state without its stores, which decoding only reads, and the stores."""
@@ -115,15 +125,16 @@ def overlaps(
 
 
 def empty(
-    like: Float[Array, "h n d"], *, host: OnDevice, slots: int, traced: int, b: int, p: int, m: int, n: int, w: int
-) -> PivotState:
+    like: Float[Array, "h n d"], *, host: OnDevice, slots: int, traced: int, away: Int32[Array, "b l h"], p: int, m: int, n: int,
+    w: int,
+) -> PivotState:  # fmt: skip
     """A state that has seen nothing.
 
     Args:
         like: keys of a layer, for d and the dtype.   host: the home of the stores.   slots: satellite tokens they hold.
-        traced: windows traced.   b, p, m, n, w: sizes, by their axis letters.
+        traced: windows traced.   away: as the state's.   p, m, n, w: sizes, by their axis letters.
     """
-    d, y = like.shape[-1], -(-n // 8)
+    d, y, b = like.shape[-1], -(-n // 8), len(away)
 
     def whole(*shape):
         return jnp.zeros(shape, jnp.int32)
@@ -135,7 +146,7 @@ def empty(
         return host.empty(size_class(slots), d, like.dtype)
 
     return PivotState(
-        k=store(), v=store(), offset=whole(b, m), room=whole(b, m), held=whole(b, p), base=whole(b),
+        k=store(), v=store(), offset=whole(b, m), room=whole(b, m), away=away, held=whole(b, p), base=whole(b),
         fresh=(), chosen=sets(b, w, p, y), steps=whole(b), reference=sets(b, p, y), asked=sets(b, m, y),
         pending=jnp.zeros((b, p), bool),
         refreshes=whole(b, p), fetched=whole(b), moved=whole(b), windows=whole(b),

@@ -78,6 +78,10 @@ class SpeculatedState(Fetching):
     cap: Int32[Array, " b"]
     most: int = struct.field(pytree_node=False)
 
+    @property
+    def raw(self) -> PyTree:
+        return super().raw, self.partial
+
     def split(self) -> tuple["SpeculatedState", PyTree]:
         return self.replace(away=None, partial=None), (self.away, self.partial)
 

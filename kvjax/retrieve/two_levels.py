@@ -40,6 +40,10 @@ class ClusterState(RetrieverState):
     size: int = struct.field(pytree_node=False)
     per: int = struct.field(pytree_node=False)
 
+    @property
+    def raw(self) -> PyTree:
+        return self.large, self.small
+
     def split(self) -> tuple["ClusterState", PyTree]:
         return self.replace(large=None, small=None), (self.large, self.small)
 

@@ -4,12 +4,14 @@ import json
 
 import pytest
 
-from experiments.answer_cost import FIGURES
-from experiments.footprint import evicted, footprint, streaming
+import kvjax
+from experiments.answer_cost import FIGURES, Spent, layer_tokens, of_row
+from experiments.footprint import evicted, footprint, streaming, thinned
 from experiments.prefill_equivalents import Call, gamma, hardware_of, multi_head, pte
 from experiments.report import markdown, tables
 from experiments.report.comparison import compare
 from experiments.rows import read
+from tests.conftest import ids_of
 from tests.experiments.conftest import TEXT, row
 
 
@@ -44,6 +46,16 @@ def test_evicting_after_a_long_prompt_hardly_lowers_the_footprint():
     assert footprint([(0, 5)], 0, held=(5, 5)).footprint == 1
 
 
+def test_layers_that_compute_fewer_tokens_have_a_smaller_footprint():
+    """Of three tokens one goes on to the second layer: 6 entries and 1; of 1000 a half, (1 + 1 / 4) / 2."""
+    found = thinned([3, 1], 0, held=(1, 1))
+    assert found.footprint == pytest.approx(3.5 / 6) and found.peak == pytest.approx(2 / 3)
+    assert thinned([1000, 500], 0, held=(500, 500)).footprint == pytest.approx(0.625, abs=2e-4)
+    later = thinned([3, 1], 2, held=(2, 4))
+    assert later.footprint == pytest.approx((3.5 + 3 + 4) / 15) and later.peak == pytest.approx(4 / 5)
+    assert thinned([8, 8], 2, held=(3, 3)) == footprint([(0, 8)], 2, held=(3, 3))
+
+
 def test_prefill_token_equivalents_are_those_of_the_paper():
     of_h100, of_a100 = (gamma(multi_head(32, 4096), 8_030_000_000, hardware_of(card)) for card in ("H100", "A100"))
     assert (of_h100, of_a100) == (pytest.approx(0.00964, abs=5e-6), pytest.approx(0.00500, abs=5e-6))
@@ -72,6 +84,39 @@ def test_a_sweep_writes_the_costs_and_a_report_shows_them(cli, talker, tmp_path)
     assert "KV footprint" in printed and "| full | - | 1.000 / " in (out / "table.md").read_text()
     page = (out / "index.html").read_text()
     assert all(head in page for head in ("KV footprint", "PTE stored", "answer tokens", "first token ms"))
+
+
+def test_a_prompt_on_the_host_is_held_whole(cli, talker, tmp_path):
+    """FastDecode's pool has a quarter of the prompt, the host everything."""
+    text, rows = tmp_path / "text.txt", tmp_path / "rows.jsonl"
+    text.write_text(TEXT)
+    options = ["--model", "toy", "--text", text, "--tasks", "paraphrase", "--lengths", 700, "--prompts", 1]
+    code, _, err = cli("sweep", *options, "--policies", "fastdecode", "--budgets", "0.25", "--out", rows)
+    assert code == 0, err
+    found = next(found for found in read(rows) if found["policy"] == "fastdecode")
+    assert found["kv_footprint"] == pytest.approx(1) == found["kv_peak"] and found["kept_share"] < 0.5
+    assert found["held_slots"] == 2 * 2 * found["prompt_tokens"] and 16 < found["stored_bits"] < 32
+    assert "layer_tokens" not in found
+
+
+def test_a_layer_computes_what_the_one_before_left(lm):
+    """Of 90 tokens the first of three layers keeps all, the second fewer: so many go through the third."""
+    policy = kvjax.methods.pyramid_infer(p=0.3, recent=0.1, least=8, interval=1)
+    cache = kvjax.prefill(lm, ids_of(90), streaming=policy)
+    kept = cache.lengths[:, 0]
+    found = layer_tokens(cache, 90)
+    assert found == [90, 90, kept[1, 0]] and (kept[:, 0] == kept[:, 1]).all() and kept[1, 0] < 80
+    facts = {"prompt_tokens": 90, "held_slots": int(kept.sum()), "stored_bits": 16.0, "seconds_compress": 0.0}
+    row = of_row(lm, facts | {"layer_tokens": found}, Spent(fed=0, generated=0, held=float(kept.mean()), seconds=0.0))
+    assert row["kv_footprint"] == pytest.approx((2 * 90 * 91 + found[2] * (found[2] + 1)) / (3 * 90 * 91))
+    assert row["kv_peak"] == pytest.approx(sum(found) / (3 * 90)) and row["pte"] == row["pte_stored"] == 90
+
+
+def test_fewer_bits_cost_less_to_read(lm):
+    """gamma' = gamma (H_kv d / D) (bits / 16): here half the width, and 100 tokens held of 8 bits, read by 10."""
+    facts = {"prompt_tokens": 100, "held_slots": 600, "stored_bits": 8.0, "seconds_compress": 0.0}
+    row = of_row(lm, facts, Spent(fed=0, generated=10, held=100.0, seconds=0.0))
+    assert row["pte_stored"] - 100 == pytest.approx((row["pte"] - 100) * (2 * 16 / 64) * 8 / 16)
 
 
 def test_rows_without_costs_have_no_columns_for_them():

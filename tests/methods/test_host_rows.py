@@ -41,6 +41,7 @@ def test_what_lies_where(prompts):
     part = cache.retrieval.parts[0]
     assert all(x.sharding.memory_kind == "pinned_host" for x in part)
     assert part.held.sum((1, 2)).tolist() == [2 * 89, 2 * 69]
+    assert cache.held[:, :, 0].tolist() == 3 * [[90, 30, 70]]
     everything = kvjax.compress(prompts, kvjax.methods.full())
     assert cache.nbytes < everything.nbytes and cache.host_nbytes >= 2 * 3 * 2 * (90 + 70) * 16 * 4
     assert kvjax.compress(prompts, kvjax.methods.neo(longest=90)).retrieval.parts == ()

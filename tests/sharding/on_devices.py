@@ -52,6 +52,7 @@ def same(lm, cache, policy, mesh, *, within: float = 2e-5, extended: bool = Fals
     want, got = kvjax.decode(lm, cache, policy, **how), kvjax.decode(over, sharded, policy, **how)
     assert got.tokens.tolist() == want.tokens.tolist(), (got.tokens, want.tokens)
     assert np.abs(got.logits - np.asarray(want.logits)).max() <= within
+    assert (sharded.held == cache.held).all()
     assert (sharded.lengths == cache.lengths).all() and (got.cache.lengths == want.cache.lengths).all()
     for layer in range(lm.decoder.layers):
         for mine, theirs in zip(sharded.kept(layer), cache.kept(layer), strict=True):
