@@ -9,6 +9,7 @@ import kvjax
 from experiments.tasks.datasets import scbench
 from experiments.tasks.datasets.scbench.grades import GRADES, function_similarity
 from experiments.tasks.datasets.scbench.session import answered, row_of
+from tests.experiments.conftest import PLAIN, byte_tokenizer
 
 CODE = "def add(a, b):\n    total = a + b\n    return total"
 OTHER = "def sub(a, b):\n    total = a - b\n    return total"
@@ -78,6 +79,36 @@ def test_in_turn_the_reference_answers_stand_between(reader, folder):
     assert session.room == len('\n\nKey: "c"') + 1 + 150
     (first, *_) = texts(reader, make(reader, folder, "mf", "multi_turn"))
     assert first == "What is the largest number?\n\n[1, 9]\n\nThe largest number is:"
+
+
+@pytest.mark.parametrize("template", [None, PLAIN])
+def test_the_choice_is_asked_for_as_published(reader, folder, template):
+    """Its doubled article included; later turns of plain text ask for the letter."""
+    tokenizer = byte_tokenizer()
+    tokenizer.inner.chat_template = template
+    lm, article, letter = reader.replace(tokenizer=tokenizer), "The the correct answer is", "The letter of the correct answer is"
+    apart, later = make(lm, folder, "choice_eng", "scdq").turns, make(lm, folder, "choice_eng", "multi_turn")
+    end = "<bot>" if template else ""
+    assert all(lm.decode(turn.fed).endswith(f"D. Di\n\n{article}{end}") for turn in apart)
+    assert lm.decode(later.compressed).endswith(f"D. Di\n\n{article}{end}")
+    assert lm.decode(later.turns[1].fed).endswith(f"D. Di\n\n{article if template else letter}{end}")
+
+
+def test_five_turns_are_asked_where_the_first_row_has_more(reader, tmp_path):
+    """As the benchmark's --max_turns; where the first row has five, a row of seven is asked them all."""
+    turns = [{"input": f"{i}?", "answer": f"a{i}"} for i in range(7)]
+
+    def asked(counts, **how):
+        lines = [json.dumps({"context": "c", "multi_turns": turns[:count]}) for count in counts]
+        (tmp_path / "scbench_kv.jsonl").write_text("\n".join(lines))
+        task = replace(next(task for task in scbench.tasks(tmp_path) if task.task == "kv"), **how)
+        made = task.examples(reader, 3000, len(counts), 0, haystack=(), mode="unseen")
+        return {session.meta["row"]: (len(session.turns), session.references[-1]) for session in made}
+
+    assert asked([6, 7, 2]) == {0: (5, "a4"), 1: (5, "a4"), 2: (2, "a1")}
+    assert asked([5, 7]) == {0: (5, "a4"), 1: (7, "a6")}
+    assert asked([6, 7], turns=None) == {0: (6, "a5"), 1: (7, "a6")}
+    assert asked([6, 7], turns=1) == {0: (1, "a0"), 1: (1, "a0")}
 
 
 def test_the_middle_of_a_long_prompt_is_left_out(reader, folder):

@@ -3,10 +3,12 @@
     scdq        the context is compressed once, and each question is answered from that cache, as if it were the only one
     multi_turn  the context is compressed with the first question; each later one follows the reference answer before it
 
-Source: microsoft/MInference, scbench/eval_utils.py, run_scbench.py and compute_scores.py. The texts are in `scbench.json`.
-`length` is max_seq_length: of a longer first prompt the middle is left out. We differ: a text label of many_shot is one label,
-where the benchmark's loop takes it letter by letter; in multi_turn each turn of mf asks for its own number, where the chat
-template's form asks for the last turn's; an empty system turn is not repeated.
+Source: microsoft/MInference, scbench/eval_utils.py, run_scbench.py and compute_scores.py. The texts are in `scbench.json`. Rows are
+asked their first five turns, as by default there (max_turns): all of them where the file's first row has no more.
+`length` is what the first prompt is cut to, its middle left out: of the benchmark's max_seq_length it keeps new_tokens · turns free
+(in a task of two kinds half of both, rounded down), and 1000 more in scdq. Of 131,072 kv has 130,322 and 129,322 left.
+We differ: a text label of many_shot is one label, where the benchmark's loop takes it letter by letter; in multi_turn each turn of
+mf asks for its own number, where the chat template's form asks for the last turn's; an empty system turn is not repeated.
 """
 
 from pathlib import Path

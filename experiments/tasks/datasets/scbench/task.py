@@ -43,9 +43,10 @@ SCDQ, MULTI_TURN = Apart(), InTurn()
 
 @dataclass(frozen=True)
 class SCBench(OwnRules):
-    """A task of SCBench."""
+    """A task of SCBench, with at most `turns` of each row, where the first row of the file has more; None: all."""
 
     protocol: Asking = SCDQ
+    turns: int | None = 5
     BENCHMARK: ClassVar[str] = "scbench"
     FIELDS: ClassVar[tuple[str, ...]] = ("context", "multi_turns")
 
@@ -80,7 +81,7 @@ class SCBench(OwnRules):
         before, after = frame(lm) if lm.tokenizer.inner.chat_template else (lm.tokenizer.inner.bos_token or "", "")
         turns = self._turns(lm, row, after)
         text = before + self._context(row).context
-        first = "" if apart else f"\n\n{self._question(row, 0)}{after}"
+        first = "" if apart else f"\n\n{self._question(row, 0, chat=bool(after))}{after}"
         ids, told = _middle_cut(encode_plain(lm, text + first), length)
         if not apart:
             turns = (Turn((), turns[0].kind, turns[0].references, turns[0].new_tokens, turns[0].told), *turns[1:])
@@ -102,8 +103,8 @@ class SCBench(OwnRules):
         chat, encode = bool(lm.tokenizer.inner.chat_template), lambda text: tuple(encode_plain(lm, text))
         between = next_turn(lm) if chat else "\n\n"
         made = []
-        for at, turn in enumerate(row["multi_turns"]):
-            kind, fed = self._kind(turn), f"{self._question(row, at)}{after}"
+        for at, turn in enumerate(self._checked(row)):
+            kind, fed = self._kind(turn), f"{self._question(row, at, chat=chat)}{after}"
             if self.protocol.name == MULTI_TURN.name:
                 fed = between + fed + (self._texts.get("opening", "") if chat and at else "")
             told = encode(str(turn["answer"]))
@@ -116,11 +117,16 @@ class SCBench(OwnRules):
         opening = first["input"] if self.protocol.name == SCDQ.name else self._wanted(first)
         return Asked(self._texts["context"].format(context=row["context"], prefix=opening))
 
-    def _question(self, row: Record, at: int) -> str:
+    def _question(self, row: Record, at: int, *, chat: bool) -> str:
         turn = row["multi_turns"][at]
-        first = at == 0 and self.protocol.name == MULTI_TURN.name
-        form = self._texts.get("first", self._texts["question"]) if first else self._texts["question"]
-        return form.format(input=turn["input"], options=turn.get("options"), wanted=self._wanted(turn))
+        return self._form(at, chat=chat).format(input=turn["input"], options=turn.get("options"), wanted=self._wanted(turn))
+
+    def _form(self, at: int, *, chat: bool) -> str:
+        """A question's form; in turns the first one, and later ones without a chat template, may have their own."""
+        name = "question"
+        if self.protocol.name == MULTI_TURN.name and (at == 0 or not chat):
+            name = "plain" if at else "first"
+        return self._texts.get(name, self._texts["question"])
 
     def _wanted(self, turn: Mapping[str, Any]) -> str:
         if self.task != "mf":
@@ -162,7 +168,7 @@ class SCBench(OwnRules):
         return {self.task: limit} if isinstance(limit, int) else {name.removeprefix("scbench_"): n for name, n in limit.items()}
 
     def _checked(self, row: Record) -> list[Record]:
-        """The turns. Raises ValueError for what has another layout than the benchmark's."""
+        """The turns that are asked. Raises ValueError for what has another layout than the benchmark's."""
         turns, needed = row["multi_turns"], {"input", "answer"} | ({"task"} if self.task in MIXED else set())
         if not isinstance(turns, list) or not turns or not all(isinstance(turn, dict) and needed <= set(turn) for turn in turns):
             raise ValueError(f"{self.NAME}: expected multi_turns as a list of objects with {', '.join(sorted(needed))}")
@@ -171,7 +177,13 @@ class SCBench(OwnRules):
                 raise ValueError(f"{self.NAME}: expected the answer {turn['answer']!r} among options, got {turn.get('options')}")
             if self.task in MIXED and turn["task"] not in MIXED[self.task]:
                 raise ValueError(f"{self.NAME}: a turn is of {' or '.join(MIXED[self.task])}, got {turn['task']!r}")
-        return turns
+        return turns[: self._asked]
+
+    @cached_property
+    def _asked(self) -> int | None:
+        """Turns of a row that are asked: the benchmark counts those of the first; None for all."""
+        first = self.rows[0]["multi_turns"]
+        return self.turns if self.turns and isinstance(first, list) and len(first) > self.turns else None
 
 
 def _middle_cut(ids: list[int], length: int) -> tuple[Ids, int]:
