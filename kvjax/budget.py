@@ -37,6 +37,18 @@ def check_budget(budget: Number) -> None:
         )
 
 
+def check_whole(name: str, number: Number, least: int) -> None:
+    """A whole number from `least` on; anything traced, or a pytree's placeholder, passes.
+
+    Raises:
+        ValueError: a fraction, a number below `least`, no number.
+    """
+    value = number_of(number)
+    mistake = isinstance(value, bool | str) or (isinstance(value, int | float) and not float(value).is_integer())
+    if mistake or (isinstance(value, int | float) and value < least):
+        raise ValueError(f"{name} must be a whole number of at least {least}; got {number!r}")
+
+
 def _is_array(x: object) -> bool:
     return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
 

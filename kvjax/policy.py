@@ -9,7 +9,7 @@ from flax import struct
 
 from kvjax import stage
 from kvjax.allocate import Uniform
-from kvjax.budget import check_budget, slots_of
+from kvjax.budget import check_budget, is_everything, slots_of
 from kvjax.encode import Absolute, Stored
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, union
@@ -94,7 +94,7 @@ class Policy:
     @property
     def numbered(self) -> bool:
         """Whether a position is stored for every slot; not where all tokens stay, in order, in one region of each head."""
-        whole = isinstance(self.budget, float) and self.budget >= 1 and not self.allocate.given
+        whole = is_everything(self.budget) and not self.allocate.given
         stays = whole and not self.when.decoding and not self.merge.rewrites
         return not stays or self.encode.numbered or self.retrieve.numbered
 

@@ -7,6 +7,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.budget import check_whole
 from kvjax.evidence import Need
 from kvjax.stage import Scorer, Stage
 from kvjax.types import Number
@@ -81,7 +82,8 @@ class Every(Schedule):
             are rounded up to 8 slots, and a head may fill its region.
 
     Raises:
-        ValueError: both `grows` and `reallocate`, whose totals contradict each other.
+        ValueError: both `grows` and `reallocate`, whose totals contradict each other; a k that is no whole number of at least 1, a
+            growth that is none of at least 0.
     """
 
     decoding: ClassVar[bool] = True
@@ -95,6 +97,8 @@ class Every(Schedule):
     def __post_init__(self):
         if self.grows and self.reallocate:
             raise ValueError("Every(grows=True) lets a total grow, Every(reallocate=True) keeps it: choose one")
+        check_whole("Every.k", self.k, 1)
+        check_whole("Every.growth", self.growth, 0)
 
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Number, budget: Number) -> Bool[Array, "*l b h"]:
         time = (steps // self.k > (steps - new) // self.k)[:, None]
@@ -117,15 +121,21 @@ class WhenFull(Schedule):
     """Back to the budget when a head holds `slack` slots more than it: fewer, larger evictions.
 
     Args:
-        slack: slots above the budget a head may fill before it is cut back.
+        slack: slots above the budget a head may fill before it is cut back; 0 as 1.
         after_prefill: whether the prompt itself is cut to the budget before decoding.
         score: the scorer while decoding; None for the policy's own.
+
+    Raises:
+        ValueError: a slack that is no whole number of at least 0.
     """
 
     decoding: ClassVar[bool] = True
     slack: Number = 64
     after_prefill: bool = struct.field(pytree_node=False, default=True)
     score: Scorer | None = None
+
+    def __post_init__(self):
+        check_whole("WhenFull.slack", self.slack, 0)
 
     def due(self, steps: Int32[Array, " b"], new: Int32[Array, " b"], *, held: Number, budget: Number) -> Bool[Array, "*l b h"]:
         del steps, new

@@ -164,6 +164,40 @@ def test_scalars_of_numpy_and_jax_are_the_numbers_they_are(pre, budget):
         assert kvjax.compress(pre, policy_of("knorm", budget)).lengths.sum() == 32 * 3 * 2
 
 
+@pytest.mark.parametrize("share", [0.5, np.float64(0.5), np.float32(0.5), jnp.float32(0.5)])
+def test_a_share_of_numpy_or_jax_is_a_share(share):
+    methods = kvjax.methods
+    with unchecked():
+        assert float(methods.chunkkv(budget=share).select.share) == 0.5
+        assert float(methods.finch(budget=share, chunk=32).select.share) == 0.5
+        assert float(methods.lagkv(budget=share, recursive=True).select.share) == 0.5
+        assert not kvjax.Policy(budget=type(share)(1.0) if isinstance(share, float) else share * 2).numbered
+
+
+@pytest.mark.parametrize("budget", [100, np.array(100), jnp.int32(100), np.int64(100)])
+def test_a_budget_above_the_prompt_is_room_to_grow(lm, pre, budget):
+    with unchecked():
+        policy = policy_of("h2o", budget)
+        cache = kvjax.compress(pre, policy)
+        assert (np.asarray(cache.budget) == 100).all()
+        assert (kvjax.decode(lm, cache, policy, max_new_tokens=5, stop=()).cache.lengths == 95).all()
+
+
+@pytest.mark.parametrize("k", [0, -3, 2.5, True, float("inf"), np.float32(1.5), jnp.int32(0)])
+def test_intervals_are_whole_tokens(k):
+    with pytest.raises(ValueError, match="Every.k must be a whole number of at least 1; got"):
+        kvjax.Every(k)
+    assert [kvjax.Every(x).k for x in (3, 3.0, np.int64(3), jnp.int32(3))] == 4 * [3]
+
+
+@pytest.mark.parametrize("slack", [-3, 2.5, True, float("nan")])
+def test_slack_and_growth_are_whole_slots(slack):
+    with pytest.raises(ValueError, match="WhenFull.slack must be a whole number of at least 0; got"):
+        kvjax.WhenFull(slack)
+    with pytest.raises(ValueError, match="Every.growth must be a whole number of at least 0; got"):
+        kvjax.Every(1, reallocate=True, growth=-4)
+
+
 @pytest.mark.parametrize("headroom", [-8, float("nan"), 1.5, True, "8"])
 def test_a_headroom_that_is_none(pre, headroom):
     with unchecked(), pytest.raises(ValueError, match="headroom is a number of slots"):

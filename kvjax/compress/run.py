@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from kvjax import evidence as ev
-from kvjax.budget import check_budget, slots_of
+from kvjax.budget import check_budget, number_of, slots_of
 from kvjax.cache.heap import trim
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import plan_regions
@@ -61,8 +61,9 @@ def _decide(row: PrefilledRow, policy: Policy, found: RowScores, *, first: int, 
     keep, count, budget = plan_row(
         policy.allocate, policy.select, scores, second, measured, row.length, asked, np.int32(first), row.pos, of=of
     )
-    if isinstance(policy.budget, int | np.integer) and policy.budget > length:
-        budget = jnp.full_like(budget, policy.budget)
+    slots = number_of(policy.budget)
+    if isinstance(slots, int) and slots > length:
+        budget = jnp.full_like(budget, slots)
     fits = mean_budget >= length and not policy.allocate.given
     if not policy.when.after_prefill or fits:
         keep, count = everything(scores, row.length, row.pos)

@@ -13,6 +13,7 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
+from kvjax.budget import number_of
 from kvjax.policy import Policy
 from kvjax.score import AvgPool, RecentOnTop, WindowAttention
 from kvjax.select import Chunks
@@ -27,5 +28,5 @@ def chunkkv(
     Whole chunks seldom fill a budget exactly: whole=False takes part of the last one.
     """
     score = RecentOnTop(WindowAttention(window=window, pool=pool), recent=window)
-    share = budget if isinstance(budget, float) else None
+    share = budget if isinstance(number_of(budget), float) else None
     return Policy(score=score, select=Chunks(size=size, share=share, whole=whole), budget=budget)

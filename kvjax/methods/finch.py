@@ -15,6 +15,7 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
+from kvjax.budget import number_of
 from kvjax.encode import Rerotated, Stored
 from kvjax.policy import Policy
 from kvjax.score import LevelledWindow
@@ -31,7 +32,7 @@ def finch(budget: int | float = 0.5, window: int = 32, chunk: int | None = None,
     """
     select = TopK(recent=window)
     if chunk is not None:
-        if not isinstance(budget, float):
+        if not isinstance(number_of(budget), float):
             raise ValueError(f"finch(chunk={chunk}) keeps a share of every chunk: give budget as a float in (0, 1]; got {budget!r}")
         select = EachChunk(size=chunk, share=budget, protects=select)
     encode = Stored(positions=Rerotated()) if rerotate else Stored()

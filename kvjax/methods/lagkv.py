@@ -14,6 +14,7 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
+from kvjax.budget import number_of
 from kvjax.policy import Policy
 from kvjax.schedule import Every
 from kvjax.score import LagSpread
@@ -36,7 +37,7 @@ def lagkv(
     score = LagSpread(sinks=sinks, lag=lag, cross=cross, value_weight=value_weight)
     if not recursive:
         return Policy(score=score, budget=budget)
-    if not isinstance(budget, float):
+    if not isinstance(number_of(budget), float):
         raise ValueError(f"lagkv(recursive=True) keeps a share of every block: give budget as a float in (0, 1]; got {budget!r}")
     select = BlockShare(sinks=sinks, lag=lag, share=budget)
     return Policy(score=score.replace(cross=True), select=select, when=Every(1, grows=True), budget=budget)
