@@ -3,9 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import kvjax
 from kvjax.encode import Stored, Tiered
+from kvjax.score import Recency
 from kvjax.tiers import ImportantFirst
 from tests.conftest import counted_leaves, ids_of
 from tests.held import held
@@ -18,6 +20,17 @@ HOW = dict(stop=(), return_logits=True)
 
 def method(low=4, **changes):
     return kvjax.methods.mikv(**{"low": low, "group": 8, **changes})
+
+
+@struct.dataclass
+class OfPrompt(Recency):
+    """Remembers of every slot how long its prompt is said to be."""
+
+    def init(self, shape):
+        return jnp.zeros(shape, jnp.int32)
+
+    def observe(self, view, evidence):
+        return jnp.broadcast_to(view.prompt[:, None, None], view.valid.shape)
 
 
 def slow_of(lm, pre):
@@ -48,6 +61,16 @@ def test_a_prompt_and_64_steps(lm):
             order = np.argsort(positions(out.cache, layer, h))
             np.testing.assert_allclose(k[order], one.k, atol=5e-3)
             np.testing.assert_allclose(v[order], one.v, atol=5e-3)
+
+
+def test_stages_go_on_seeing_the_prompt_as_long_as_it_was(lm):
+    policy = method().replace(score=OfPrompt())
+    cache = kvjax.compress(kvjax.prefill(lm, [ids_of(40), ids_of(33)], needs=policy), policy)
+    cache = kvjax.extend(lm, kvjax.decode(lm, cache, policy, max_new_tokens=5, stop=()).cache, [[1, 2], [3]], policy).cache
+    part = cache.parts[0]
+    for layer, row, head in np.ndindex(3, 2, 2):
+        at = int(part.start[layer, row, head])
+        assert (part.state.score[at : at + int(part.length[layer, row, head])] == (40, 33)[row]).all()
 
 
 @pytest.mark.parametrize("length", [1, 33])

@@ -24,7 +24,7 @@ def settle(reader: Reader, cache: KVCache, left: Sequence[LayerStep]) -> KVCache
     """After a step: the scorer's state of every watched tier, then whatever the rule moves. Layer by layer, one body for all."""
     stacked, count = Stacked.of(left), reader.count
     steps = cache.steps + count
-    parts = tuple(part.replace(steps=cache.steps) for part in cache.parts)
+    parts = tuple(part.replace(position=cache.position, steps=cache.steps) for part in cache.parts)
 
     def one(layer, cache):
         tiers = _Tiers(reader, layer, jax.tree.map(lambda x: x[layer], stacked).unstacked())
