@@ -6,6 +6,7 @@ import pytest
 import kvjax
 from kvjax.encode import Cast, Stored
 from tests.conftest import ids_of, live_bytes, policy_of
+from tests.decode_loop import unchecked
 
 
 def test_released_prefill_leaves_the_cache_and_nothing_else(lm):
@@ -57,3 +58,40 @@ def test_stack_needs_caches_of_one_shape(pre):
         kvjax.stack([plain, cast])
     with pytest.raises(ValueError, match="at least one"):
         kvjax.stack([])
+    with unchecked(), pytest.raises(TypeError, match="expected a list of caches to stack; got one KVCache"):
+        kvjax.stack(plain)
+    with unchecked(), pytest.raises(TypeError, match="expected a KVCache from kvjax.compress, extend or decode; got Prefilled"):
+        kvjax.stack([pre])
+
+
+@pytest.mark.parametrize(
+    "one, other, differ",
+    [
+        ("full", "omnikv", "state of the retriever: none and FilterState"),
+        ("omnikv", "full", "state of the retriever: FilterState and none"),
+        ("quest", "snapkv", "state of the retriever: PageBounds and none"),
+        ("h2o", "tova", "evidence: "),
+        ("snapkv", "streaming_llm", "evidence: none and "),
+        ("full", "less", "memory of the merger: none and ['H'] float32"),
+    ],
+)
+def test_stack_loses_nothing_that_one_cache_alone_has(lm, one, other, differ):
+    policies = [policy_of(one), policy_of(other)]
+    pre = kvjax.prefill(lm, ids_of(90), needs=policies)
+    with pytest.raises(ValueError, match="compress all of them with one policy") as error:
+        kvjax.stack([kvjax.compress(pre, policy) for policy in policies])
+    assert differ in str(error.value)
+
+
+def test_what_a_cache_over_devices_does_not_do_is_said(lm, pre, tmp_path):
+    policy, mesh = policy_of("snapkv"), kvjax.mesh(rows=1)
+    cache = kvjax.shard(kvjax.compress(pre, policy), mesh)
+    calls = (
+        lambda: kvjax.stack([cache]),
+        lambda: kvjax.shard(cache, mesh),
+        lambda: next(kvjax.stream(lm, cache, policy)),
+        lambda: kvjax.save_cache(cache, tmp_path / "cache", lm, policy),
+    )
+    for call in calls:
+        with unchecked(), pytest.raises(TypeError, match="got a ShardedCache, .* before kvjax.shard, .*sharding.md"):
+            call()

@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from kvjax.cache.heap import trim
-from kvjax.cache.kv_cache import BY_ROW, KVCache
+from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.parts import counted, reserved
-from kvjax.cache.retriever_state import RetrieverState
 from kvjax.kernels.compact import host, move_regions
 from kvjax.placement.lists import sources
 from kvjax.types import ALIGN, AT_REST, DECODING, SLACK, Regions, size_class
@@ -117,53 +116,3 @@ def _moved_pages(pages: Array, cache: KVCache, to: Regions, slots: int) -> Array
     page = cache.slots // pages.shape[0]
     old, new = np.asarray(cache.start) // page, np.asarray(to) // page
     return jnp.take(pages, sources(old, new, -(-cache.lengths // page), slots // page), axis=0)
-
-
-def stack(caches: list[KVCache]) -> KVCache:
-    """The rows of several caches as one batch, so that they decode together; none of them changes."""
-    if not caches:
-        raise ValueError("expected at least one cache to stack; got an empty list")
-    shapes = {
-        (c.start.shape[0], c.start.shape[2], len(c.parts), _rows(c.k), _rows(c.state), _rows(c.tails, 3), c.placement, c.positions)
-        + (c.align,)
-        for c in caches
-    }
-    if len(shapes) > 1:
-        raise ValueError(f"caches of different models or encodings cannot share a pool: {sorted(map(str, shapes))}")
-    if len({c.pos.ndim for c in caches}) > 1:
-        caches = [c.numbered() for c in caches]
-    shift = np.cumsum([0] + [c.slots for c in caches[:-1]])
-    start = jnp.concatenate([c.start + int(s) for c, s in zip(caches, shift, strict=True)], 1)
-    parts = tuple(stack(list(of_all)) for of_all in zip(*(c.parts for c in caches), strict=True))
-    states, first = [c.retrieval for c in caches], caches[0]
-    joined = KVCache(
-        k=_joined([c.k for c in caches], 0),
-        v=_joined([c.v for c in caches], 0) if first.placement.on_device else first.placement.concatenate([c.v for c in caches]),
-        pos=_joined([c.pos for c in caches], 0),
-        state=_joined([c.state for c in caches], 0),
-        start=start,
-        length=_joined([c.length for c in caches], 1),
-        capacity=_joined([c.capacity for c in caches], 1),
-        budget=_joined([c.budget for c in caches], 1),
-        **{name: _joined([getattr(c, name) for c in caches], 0) for name in BY_ROW},
-        evidence=_joined([c.evidence for c in caches], 0),
-        memory=_joined([c.memory for c in caches], 1),
-        tails=_joined([c.tails for c in caches], 1),
-        fitted=_joined([c.fitted for c in caches], 1),
-        retrieval=states[0].stack(states) if isinstance(states[0], RetrieverState) else (),
-        placement=first.placement,
-        positions=first.positions,
-        parts=parts,
-        first=first.first,
-    )
-    return resize(joined, [np.asarray(part.capacity) for part in parts] if parts else np.asarray(joined.capacity))
-
-
-def _rows(pools: PyTree, axes: int = 1) -> str:
-    """The shape of a slot in a pytree of pools, or of what is behind more axes."""
-    return str([(x.shape[axes:], str(x.dtype)) for x in jax.tree.leaves(pools)])
-
-
-def _joined(trees: list[PyTree], axis: int) -> PyTree:
-    """Pytrees of arrays behind one another along an axis."""
-    return jax.tree.map(lambda *x: jnp.concatenate(x, axis), *trees)

@@ -11,10 +11,11 @@ from jaxtyping import Int32, PyTree
 
 from kvjax.cache.balance import balance
 from kvjax.cache.kv_cache import BY_ROW, KVCache
-from kvjax.cache.layout import resize, stack
+from kvjax.cache.layout import resize
 from kvjax.cache.mesh import check_divides, of_process, sizes
 from kvjax.cache.retriever_state import RetrieverState
-from kvjax.cache.sharded import ShardedCache
+from kvjax.cache.sharded import ShardedCache, check_unsharded
+from kvjax.cache.stacking import stack
 from kvjax.placement.store import is_store, on_host
 
 
@@ -53,6 +54,7 @@ def shard(cache: KVCache | Sequence[KVCache], mesh: Mesh) -> ShardedCache:
         mesh: from `kvjax.mesh`.
 
     Raises:
+        TypeError: what is no cache, a cache that is sharded already.
         ValueError: a mesh that does not divide the rows or the KV heads; values in host memory; a cache in parts; between several
             head groups what is of all heads together: evidence and state of decode stages, retrievers, mergers, fitted codecs.
 
@@ -60,7 +62,10 @@ def shard(cache: KVCache | Sequence[KVCache], mesh: Mesh) -> ShardedCache:
         cache = kvjax.shard(kvjax.compress(pre, policy), kvjax.mesh(rows=2, heads=4))
         out = kvjax.decode(models.shard(lm, cache.mesh), cache, policy)
     """
-    given = of_process([cache] if isinstance(cache, KVCache) else list(cache))
+    given = [cache] if isinstance(cache, KVCache | ShardedCache) else list(cache)
+    for one in given:
+        check_unsharded(one)
+    given = of_process(given)
     caches = [one.numbered() for one in given]
     slots = np.concatenate([np.maximum(c.lengths, 1) for c in caches], 1)
     mine = assign(slots, mesh)

@@ -169,6 +169,17 @@ class ShardedCache:
         return replace(self, leaves=tuple(leaves))
 
 
+def check_unsharded(cache: object) -> None:
+    """Raise TypeError for what is no `KVCache`."""
+    if isinstance(cache, ShardedCache):
+        raise TypeError(
+            "expected a KVCache; got a ShardedCache, which decode and extend alone take: save and stack caches before kvjax.shard, "
+            "and decode where you would stream (docs/sharding.md)"
+        )
+    if not isinstance(cache, KVCache):
+        raise TypeError(f"expected a KVCache from kvjax.compress, extend or decode; got {type(cache).__name__}")
+
+
 def spread(parts: dict[int, object], mesh: Mesh) -> Array:
     """One array of equal parts along its first axis, each brought to the device at its place in the mesh."""
     devices = _places(mesh)

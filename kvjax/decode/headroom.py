@@ -9,6 +9,7 @@ from kvjax.budget import check_budget, slots_of
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import copied, decodes_as_it_is, resize
 from kvjax.cache.parts import reserved
+from kvjax.cache.sharded import check_unsharded
 from kvjax.policy import Policy
 from kvjax.protocols import Decoder, LanguageModel
 from kvjax.types import DECODING, power_of_two
@@ -17,8 +18,7 @@ from kvjax.weights_mark import check_mark
 
 def check_cache(lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1) -> None:
     """Raise TypeError or ValueError where `new_tokens` more of this policy, fed `block` at a time, cannot follow the cache."""
-    if not isinstance(cache, KVCache):
-        raise TypeError(f"expected a KVCache from kvjax.compress.run; got {type(cache).__name__}")
+    check_unsharded(cache)
     check_heads(lm.decoder, policy, cache.start.shape[0], cache.start.shape[2])
     check_form(lm.decoder, cache, policy)
     check_mark(lm, np.asarray(cache.made_by))
