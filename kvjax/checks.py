@@ -76,6 +76,13 @@ def check_new_tokens(max_new_tokens: int) -> int:
     return int(max_new_tokens)
 
 
+def check_block(block: object) -> int:
+    """A positive integer."""
+    if isinstance(block, bool) or not isinstance(block, int | np.integer) or block < 1:
+        raise ValueError(f"block is the most tokens run at once, an integer of at least 1; got {block!r}")
+    return int(block)
+
+
 def check_headroom(headroom: object) -> int:
     """An integer of 0 or more."""
     if isinstance(headroom, bool) or not isinstance(headroom, int | np.integer) or headroom < 0:

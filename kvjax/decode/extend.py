@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.sharded import ShardedCache
-from kvjax.checks import check_known
+from kvjax.checks import check_block, check_known
 from kvjax.decode import sharded
 from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.step import Spec, run_block
@@ -82,13 +82,17 @@ def extend(
         return_logits: keep the logits after each token, float32 [B, t, V].
         block: most tokens run at once (padded to a size class).
         pool_budget: a budget whose size class the pool gets at least, as in `compress`.
+
+    Raises:
+        TypeError, ValueError: a cache, policy or rows that do not fit, no token ids, a context overrun, a block below 1.
     """
+    block = check_block(block)
     rows, has = check_known(ids, lm.decoder.vocab), cache.shape[1] if isinstance(cache, ShardedCache) else cache.position.shape[0]
     if len(rows) != has:
         raise ValueError(f"the cache has {has} rows; got tokens for {len(rows)}")
     table, counts = _as_table(rows)
     if not table.size:
-        return Extended(cache=cache)
+        return Extended(cache=cache, logits=jnp.zeros((*table.shape, lm.decoder.vocab), jnp.float32) if return_logits else None)
     block = 1 if policy.retrieve.stepwise or policy.encode.stepwise else block
     step, blocks = min(block, table.shape[1]), _blocks(table, counts, block)
     if isinstance(cache, ShardedCache):
