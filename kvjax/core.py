@@ -13,10 +13,11 @@ under `jax.jit`, `jax.vmap` and `jax.grad`. The stages, the kernels and the step
 - `grad`: with respect to numbers of stages, parameters, and keys and values: attention over regions padded to `slots` has a
   derivative. What is discrete has none: which slots are kept, and which token is the most likely one. A number of a scorer moves a
   loss only where a stage makes scores into weights: a merger that blends by them, a bias.
-- Not here: values outside the device's memory, windows of exact slots, retrievers that keep a state. Tables are not
-  checked against the model: `policy.check(decoder, length)` does that before anything is traced.
+- Not here: values outside the device's memory, windows of exact slots, retrievers that keep a state. That stages go together is
+  checked; tables are not checked against the model: `policy.check(decoder, length)` does that before anything is traced.
 
-A row whose heads keep more than `slots`, or whose next token finds no slot, has NaN for logits from there on.
+A row whose heads keep more than `slots`, or whose next token finds no slot, has NaN for logits from there on. So has one whose
+heads keep different numbers of slots where a codec takes the i-th slots of all heads as one.
 """
 
 import math
@@ -65,7 +66,7 @@ def compress(pre: Prefilled, policy: Policy, *, slots: int) -> KVCache:
         slots: most slots a head may hold, tokens to come included; static.
 
     Raises:
-        ValueError: what this core does not do, evidence the prefill did not record.
+        ValueError: what this core does not do, stages that do not go together, evidence the prefill did not record.
     """
     _check(pre, policy)
     return _compress(pre, policy, slots=slots)
@@ -101,12 +102,13 @@ def pack(pre: Prefilled, policy: Policy, decided: list[Decision], *, slots: int)
     asked = np.full((decoder.layers, len(pre.rows), decoder.heads), slots)
     start, capacity, pool = plan_regions(asked, align=math.lcm(ALIGN, policy.encode.page))
     counts = jnp.concatenate([d.count for d in decided], 1)
-    fits = (counts <= slots).all((0, 2))
+    alike = (counts == counts[..., :1]).all((0, 2)) | (not policy.encode.together)
+    fits = (counts <= slots).all((0, 2)) & alike
     lengths = jnp.concatenate([row.length for row in pre.rows])
     return KVCache(
         **packed(pre, policy, decided, start, pool),
         start=jnp.asarray(start),
-        length=jnp.minimum(counts, slots),
+        length=jnp.where(alike[:, None], jnp.minimum(counts, slots), slots),
         capacity=jnp.minimum(jnp.asarray(capacity), slots),
         budget=jnp.concatenate([d.budget for d in decided], 1),
         position=lengths,
@@ -155,7 +157,8 @@ def _slots_of(budget: Number, length: Int32[Array, "1"]) -> Int32[Array, "1"]:
 
 
 def _check(pre: Prefilled, policy: Policy) -> None:
-    """Raise ValueError for what this core does not do."""
+    """Raise ValueError for what this core does not do, and for what no core does."""
+    policy.check_stages()
     lacking = ev.missing(pre.needs, policy.needs)
     if lacking:
         raise ValueError(f"the prefill did not record {', '.join(map(str, lacking))}: run kvjax.prefill(lm, ids, needs=policy)")

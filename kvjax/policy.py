@@ -94,24 +94,38 @@ class Policy:
     @property
     def numbered(self) -> bool:
         """Whether a position is stored for every slot; not where all tokens stay, in order, in one region of each head."""
-        whole = is_everything(self.budget) and not self.allocate.given
-        stays = whole and not self.when.decoding and not self.merge.rewrites
+        stays = is_everything(self.budget) and not (self.allocate.given or self.when.decoding or self.merge.rewrites)
         return not stays or self.encode.numbered or self.retrieve.numbered
 
     def check(self, model: Decoder, length: int) -> None:
-        """Raise ValueError if a stage fits neither the model nor a prompt of `length` tokens."""
+        """Raise ValueError if a stage fits neither the others, nor the model, nor a prompt of `length` tokens."""
+        self.check_stages()
+        for slot in _SLOTS:
+            getattr(self, slot).check(model, length, self.mean_budget(length))
+
+    def check_stages(self) -> None:
+        """Raise ValueError for stages that do not go together, whatever the model and its prompts; numbers may be traced."""
         if self.when.decoding and any(need.second_pass for need in self.decode_score.needs):
             raise ValueError(
                 f"{type(self.decode_score).__name__} reads a second pass over the prompt, which decoded tokens do not get: "
                 "give the schedule a scorer of its own, such as Every(1, score=...)"
             )
-        for slot in _SLOTS:
-            getattr(self, slot).check(model, length, self.mean_budget(length))
         self._check_decoding()
         self._check_loops()
         self._check_reallocation()
         self._check_second()
         self._check_merger()
+        self._check_retriever()
+        if self.encode.moves and not self.when.decoding:
+            raise ValueError(f"{self.encode!r} moves slots by their scores while decoding: give it when=Every(1)")
+        if self.when.decoding and not self.encode.movable:
+            raise ValueError(
+                f"{type(self.when).__name__} evicts slots one by one while decoding, which an exact window and codes of several "
+                f"slots do not allow: use when=AfterPrefill(), or another storage than {self.encode}"
+            )
+
+    def _check_retriever(self) -> None:
+        """Raise ValueError for a retriever that the storage, or what the merger makes of slots, is not made for."""
         if self.retrieve.reads_keys and not isinstance(self.encode.positions, Absolute):
             raise ValueError(
                 f"{type(self.retrieve).__name__} reads stored keys where the text has them, which {self.encode.positions!r} moves: "
@@ -119,12 +133,9 @@ class Policy:
             )
         if self.encode.parted and not isinstance(self.retrieve, FullAttention):
             raise ValueError(f"{type(self.retrieve).__name__} reads one pool, a cache in parts has several: use Stored()")
-        if self.encode.moves and not self.when.decoding:
-            raise ValueError(f"{self.encode!r} moves slots by their scores while decoding: give it when=Every(1)")
-        if self.when.decoding and not self.encode.movable:
+        if self.retrieve.reads_cut and self.merge.rewrites:
             raise ValueError(
-                f"{type(self.when).__name__} evicts slots one by one while decoding, which an exact window and codes of several "
-                f"slots do not allow: use when=AfterPrefill(), or another storage than {self.encode}"
+                f"{type(self.retrieve).__name__} reads what was cut, {type(self.merge).__name__} counts it again: use merge=Drop()"
             )
 
     def _check_decoding(self) -> None:
@@ -165,8 +176,7 @@ class Policy:
                 )
 
     def _check_merger(self) -> None:
-        """Raise ValueError for a merger that reads a state which the scorer does not keep, or evidence that no step has; and for
-        stages that read the memory of another."""
+        """Raise ValueError for a merger without a state or evidence that it reads, and for stages without a memory they read."""
         for reader in (self.encode, self.retrieve):
             if not reader.reads_memory <= self.merge.keeps:
                 raise ValueError(

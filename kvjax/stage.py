@@ -153,9 +153,7 @@ class Merger(Stage):
         del rows
         return ()
 
-    def __call__(
-        self, view: LayerView, keep: Mask, scores: Float32[Array, "b h n"], memory: PyTree
-    ) -> tuple[LayerView, PyTree]:
+    def __call__(self, view: LayerView, keep: Mask, scores: Float32[Array, "b h n"], memory: PyTree) -> tuple[LayerView, PyTree]:
         """The view with merged k, v, state, scored and bias, and the new memory (see `begin`); slots outside `keep` are dropped
         afterwards. A merger with needs finds their evidence in `view.seen`; there is none while decoding.
 
@@ -179,6 +177,14 @@ class Retriever(Stage):
     numbered: ClassVar[bool] = False
     #: What it reads of the merger's memory (`cache.memory`), by name (`Merger.keeps`).
     reads_memory: ClassVar[frozenset[str]] = frozenset()
+    #: Whether it goes on reading what was cut from the prompt, from a copy: then nothing of it may be merged into what stays.
+    reads_cut: ClassVar[bool] = False
+    #: The class of what `build` makes, where that may hold slots outside the pool; None: `begin` alone tells whose a state is.
+    state: ClassVar[type | None] = None
+
+    def reads(self, state: PyTree) -> bool:
+        """Whether it reads slots that a cache's state holds outside the pool: a retriever that builds no state reads none."""
+        return type(self).build is not Retriever.build if self.state is None else isinstance(state, self.state)
 
     def away(self, rows: list, decided: list, model: Decoder) -> list[Bool[Array, "l 1 h _"]] | None:
         """For each row which of the slots that stay do not enter the pool: `build` puts them elsewhere. None where all enter it.

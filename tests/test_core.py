@@ -11,6 +11,7 @@ from flax import struct
 
 import kvjax
 from kvjax import core
+from kvjax.codec import AsIs, Transformed
 from kvjax.encode import OnHost, Stored
 from kvjax.stage import Merger
 from tests.conftest import ids_of, policy_of
@@ -134,6 +135,36 @@ def test_shares_are_the_slots_they_are_in_the_ordinary_calls(lm):
 def test_what_the_core_does_not_do_is_refused(pre, policy, told):
     with pytest.raises(ValueError, match=told):
         core.compress(pre, policy, slots=96)
+
+
+def turned(policy):
+    """Keys of both heads as one code, by an orthonormal basis: those of a token are what they were."""
+    basis = np.stack([np.linalg.qr(np.random.default_rng(layer).normal(size=(32, 32)))[0] for layer in range(3)]).astype(np.float32)
+    return policy.replace(encode=Stored(keys=Transformed(AsIs(), basis=basis, mean=np.zeros((3, 32), np.float32), origin="toy")))
+
+
+def test_codes_of_all_heads_need_heads_that_hold_as_many(lm, pre):
+    even, uneven = policy_of("snapkv", 24), policy_of("adakv", 24)
+    want = run(lm, pre, even, slots=64)
+    np.testing.assert_allclose(run(lm, pre, turned(even), slots=64)[1], want[1], atol=2e-5)
+    assert jnp.isfinite(run(lm, pre, uneven, slots=64)[1]).all()
+    assert jnp.isnan(run(lm, pre, turned(uneven), slots=64)[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (turned(policy_of("h2o")), "Every evicts slots one by one while decoding"),
+        (policy_of("h2o").replace(select=kvjax.select.Runs()), "Runs reads a second ranking"),
+        (policy_of("snapkv").replace(select=kvjax.select.EachChunk(size=8), when=kvjax.WhenFull(2)), "may leave more slots"),
+    ],
+)
+def test_stages_that_do_not_go_together_are_refused_here_too(pre, policy, told):
+    for compress in (lambda: kvjax.compress(pre, policy), lambda: core.compress(pre, policy, slots=96)):
+        with pytest.raises(ValueError, match=told):
+            compress()
+    with pytest.raises(ValueError, match=told):
+        jax.jit(lambda budget: core.compress(pre, policy.replace(budget=budget), slots=96))(24)
 
 
 def test_evidence_that_is_not_there_is_named(lm):

@@ -220,6 +220,75 @@ def test_samplers_out_of_range(given):
         kvjax.Sample(**given)
 
 
+@pytest.mark.parametrize("block", [0, -1, 2.5, True, "8"])
+def test_blocks(lm, pre, block):
+    policy = policy_of("full")
+    with unchecked(), pytest.raises(ValueError, match="block is the most tokens run at once, an integer of at least 1; got"):
+        kvjax.extend(lm, kvjax.compress(pre, policy), [1, 2, 3], policy, block=block)
+
+
+def test_rows_without_a_token_have_no_logits(lm, pre):
+    policy = policy_of("full")
+    read = kvjax.extend(lm, kvjax.compress(pre, policy), [[]], policy, return_logits=True)
+    assert read.logits.shape == (1, 0, 128) and read.logits.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("name, outside", [("omnikv", 180), ("neo", 300), ("shadowkv", 384)])
+def test_tokens_outside_the_pool_are_not_left_behind(lm, tmp_path, name, outside):
+    """Of 540 tokens of three layers and two heads."""
+    mine, full = policy_of(name), policy_of("full")
+    cache = kvjax.compress(kvjax.prefill(lm, ids_of(90), needs=mine), mine)
+    assert (cache.held - cache.lengths).sum() == outside
+    masked = full.replace(retrieve=kvjax.retrieve.MaskHeads(mask=np.zeros((3, 4), bool)))
+    calls = (
+        lambda policy: kvjax.decode(lm, cache, policy, max_new_tokens=1),
+        lambda policy: kvjax.extend(lm, cache, [1, 2], policy),
+        lambda policy: next(kvjax.stream(lm, cache, policy)),
+        lambda policy: kvjax.save_cache(cache, tmp_path / "cache", lm, policy),
+    )
+    for call in calls:
+        for other in (full, masked, policy_of("quest")):
+            with pytest.raises(ValueError, match=f"holds {outside} tokens outside its pool .* which .* does not read: decode with"):
+                call(other)
+        call(mine)
+
+
+def test_a_cache_all_of_which_is_in_the_pool_is_read_by_any_retriever(lm, pre):
+    quest, full = policy_of("quest"), policy_of("full")
+    got = kvjax.decode(lm, kvjax.compress(pre, quest), full, max_new_tokens=4, stop=())
+    np.testing.assert_array_equal(got.tokens, kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=4, stop=()).tokens)
+    with pytest.raises(ValueError, match="does not count what queries read: compress it with this policy"):
+        kvjax.decode(lm, kvjax.compress(pre, full), full.replace(retrieve=kvjax.retrieve.TopP()), max_new_tokens=1)
+
+
+@pytest.mark.parametrize(
+    "merge, why",
+    [
+        (kvjax.merge.WeightedNearest(), "carries what another merger keeps .* WeightedNearest goes on with its own"),
+        (kvjax.merge.IntoDense(), "carries what another merger keeps .* IntoDense goes on with its own"),
+        (kvjax.merge.RunningMean(), "RunningMean fits slots to evidence of the prompt"),
+    ],
+)
+def test_a_cache_of_another_merger(lm, pre, merge, why):
+    policy = policy_of("h2o")
+    cache = kvjax.compress(pre, policy)
+    with pytest.raises(ValueError, match=why):
+        kvjax.decode(lm, cache, policy.replace(merge=merge), max_new_tokens=1)
+    kvjax.decode(lm, cache, policy.replace(merge=kvjax.merge.NearestKey()), max_new_tokens=1)  # which keeps nothing
+
+
+def test_a_memory_that_nobody_reads(lm):
+    less, full = policy_of("less"), policy_of("full")
+    pre = kvjax.prefill(lm, ids_of(90), needs=less)
+    cache = kvjax.compress(pre, less)
+    with pytest.raises(ValueError, match="the cache keeps H, a of tokens that left, the policy reads none of it: compress with it"):
+        kvjax.decode(lm, cache, full, max_new_tokens=1)
+    with pytest.raises(ValueError, match="the cache keeps nothing of tokens that left, the policy reads H, a: compress with it"):
+        kvjax.decode(lm, kvjax.compress(pre, full), less.replace(when=kvjax.AfterPrefill()), max_new_tokens=1)
+    kept = less.replace(retrieve=kvjax.retrieve.FullAttention())  # an ablation: absorbed, and never read
+    kvjax.decode(lm, kvjax.compress(pre, kept), kept, max_new_tokens=1)
+
+
 def test_a_cache_of_another_scorer(lm, pre):
     with pytest.raises(ValueError, match="carries what another scorer reads"):
         kvjax.decode(lm, kvjax.compress(pre, policy_of("h2o")), policy_of("tova"))

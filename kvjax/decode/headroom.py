@@ -1,14 +1,16 @@
 """Headroom: whether more tokens fit the model, the policy and the cache, and slots for them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from kvjax.budget import check_budget, slots_of
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import copied, decodes_as_it_is, resize
 from kvjax.cache.parts import reserved
+from kvjax.cache.retriever_state import RetrieverState
 from kvjax.cache.sharded import check_unsharded
 from kvjax.policy import Policy
 from kvjax.protocols import Decoder, LanguageModel
@@ -43,14 +45,18 @@ def check_form(model: Decoder, cache: KVCache, policy: Policy) -> None:
         raise ValueError(f"the cache is of a vocabulary of {cache.logits.shape[1]}, the model has {model.vocab}")
     if policy.when.decoding and not cache.evidence:
         raise ValueError("this policy evicts while decoding, but the cache was compressed with one that does not: compress with it")
+    policy.check_stages()
     if policy.when.decoding:
         _check_state(cache, policy)
+        _check_merged(cache, policy)
     if cache.placement != policy.encode.placement:
         raise ValueError(f"the cache holds values {cache.placement}, the policy wants {policy.encode.placement}: compress with it")
     if not policy.encode.fits(cache, model.head_dim):
         raise ValueError(f"the cache does not hold slots as the policy's {policy.encode} stores them: compress with it")
     if cache.positions != policy.encode.positions:
         raise ValueError(f"the cache holds keys {cache.positions}, the policy wants {policy.encode.positions}: compress with it")
+    _check_memory(cache, policy)
+    _check_outside(cache, policy)
 
 
 def check_positions(model: Decoder, policy: Policy, text: int, slots: int, new: int) -> None:
@@ -71,6 +77,48 @@ def _check_state(cache: KVCache, policy: Policy) -> None:
         raise ValueError(
             f"the cache carries what another scorer reads ({', '.join(cache.evidence[0].data) or 'no evidence'}), the policy's "
             f"{type(policy.decode_score).__name__} goes on with {', '.join(sorted(wanted)) or 'its state'}: compress with it"
+        )
+
+
+def _check_merged(cache: KVCache, policy: Policy) -> None:
+    """Raise ValueError where the cache carries what another merger goes on with."""
+    own, merge = cache.parts[0] if cache.parts else cache, policy.merge
+    form = jax.tree.structure
+    same = form(own.state.merge) == form(merge.init((1, 1, 1))) and (own.bias is not None) == merge.biased
+    remembers = _names(own.memory) == merge.keeps if merge.keeps else form(own.memory) == form(merge.begin(1))
+    if not same or not remembers:
+        raise ValueError(
+            f"the cache carries what another merger keeps of slots and rows, {type(merge).__name__} goes on with its own: compress "
+            "with it"
+        )
+
+
+def _check_memory(cache: KVCache, policy: Policy) -> None:
+    """Raise ValueError where the policy does not read what a memory holds of tokens that left, or reads what none holds."""
+    held, read = _names(cache.memory), policy.encode.reads_memory | policy.retrieve.reads_memory
+    own = policy.merge.keeps | _names(policy.merge.begin(1)) if held else frozenset()
+    if not read <= held <= read | own:
+        raise ValueError(
+            f"the cache keeps {', '.join(sorted(held)) or 'nothing'} of tokens that left, the policy reads "
+            f"{', '.join(sorted(read)) or 'none of it'}: compress with it"
+        )
+
+
+def _names(memory: PyTree) -> frozenset[str]:
+    """What a memory holds for other stages to read."""
+    return frozenset(memory) if isinstance(memory, Mapping) else frozenset()
+
+
+def _check_outside(cache: KVCache, policy: Policy) -> None:
+    """Raise ValueError where a retriever's state holds tokens outside the pool which the policy's does not read."""
+    state, reader = cache.retrieval, policy.retrieve
+    if not isinstance(state, RetrieverState) or reader.reads(state):
+        return
+    outside = int(np.sum(np.asarray(state.elsewhere)))
+    if outside:
+        raise ValueError(
+            f"the cache holds {outside} tokens outside its pool ({type(state).__name__}), which {type(reader).__name__} does not "
+            "read: decode with the policy that it was compressed with, or compress with this one"
         )
 
 

@@ -82,6 +82,7 @@ class DominantChannels(Retriever):
     Source: FASA, arXiv 2602.03152. Differs: nothing known.
     """
 
+    state: ClassVar[type] = TipState
     stepwise: ClassVar[bool] = True
     padded: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True

@@ -76,6 +76,7 @@ class PivotRefresh(Retriever):
     pivot; the released code the earliest L_m of the widest satellite's.
     """
 
+    state: ClassVar[type] = PivotState
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True

@@ -53,6 +53,7 @@ class FarBlocks(Retriever):
     the end of the prompt; there is no cache of fetched blocks: where values live is `Stored(placement=...)`.
     """
 
+    state: ClassVar[type] = FarKeys
     stepwise: ClassVar[bool] = True
     padded: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True
@@ -112,9 +113,7 @@ class FarBlocks(Retriever):
         """The slots behind the last block that has been left: the remainder and the local window."""
         s, layer = self.sizes, context.layer
         behind = jnp.minimum((s.initial + left * s.block)[:, None], cache.length[layer])
-        narrow = cache.replace(
-            start=cache.start.at[layer].add(behind), length=cache.length.at[layer].add(-behind)
-        )
+        narrow = cache.replace(start=cache.start.at[layer].add(behind), length=cache.length.at[layer].add(-behind))
         after = context.padded_slots - s.initial - cache.retrieval.fewest * s.block
         most = min(context.padded_slots, max(s.local + 2 * s.block, after))
         return context.encode.attention(q, narrow, context.replace(padded_slots=most))

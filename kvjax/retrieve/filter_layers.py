@@ -69,6 +69,7 @@ class FilterLayers(Retriever):
     Source: OmniKV (ICLR 2025). Differs: the last query alone chooses; the released means over sixteen queries are left out.
     """
 
+    state: ClassVar[type] = FilterState
     stepwise: ClassVar[bool] = True
     padded: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True

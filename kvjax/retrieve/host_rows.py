@@ -61,11 +61,13 @@ class HostRows(Retriever):
 
     A row of which nothing was cut has no copy on the host and costs it nothing. What is decoded stays on the device.
 
-    Needs keys at their places in the text, and slots that are not evicted while decoding.
-    Raises: ValueError for other positions, or a policy that evicts while decoding.
+    Needs keys at their places in the text, and slots that are neither merged nor evicted while decoding.
+    Raises: ValueError for other positions, a merger, or a policy that evicts while decoding.
     Source: NEO, arXiv 2411.01142; FastDecode, arXiv 2403.11421.
     """
 
+    state: ClassVar[type] = HostRowsState
+    reads_cut: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True
 

@@ -94,6 +94,7 @@ class Landmarks(Retriever):
     for every model; prompts of any length are treated alike.
     """
 
+    state: ClassVar[type] = ShadowState
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True

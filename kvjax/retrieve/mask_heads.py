@@ -67,6 +67,8 @@ class MaskHeads(Retriever):
     padded = property(lambda self: self.inner.padded)
     reads_keys = property(lambda self: self.inner.reads_keys)
     reads_prompt = property(lambda self: self.inner.reads_prompt)
+    reads_cut = property(lambda self: self.inner.reads_cut)
+    reads_memory = property(lambda self: self.inner.reads_memory)
     needs = property(lambda self: self.inner.needs)
 
     def at(self, layer: Layer) -> "MaskHeads":
@@ -81,6 +83,9 @@ class MaskHeads(Retriever):
     @property
     def numbered(self) -> bool:
         return self.inner.numbered
+
+    def reads(self, state: PyTree) -> bool:
+        return self.inner.reads(state)
 
     def away(self, rows: list, decided: list, model: Decoder) -> list[Bool[Array, "l 1 h _"]] | None:
         return self.inner.away(rows, decided, model)

@@ -147,6 +147,7 @@ class Speculated(Retriever):
     generated stays on the device and is always read.
     """
 
+    state: ClassVar[type] = SpeculatedState
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True

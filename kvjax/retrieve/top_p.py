@@ -112,6 +112,7 @@ class TopP(Retriever):
     Source: HCAttention, arXiv 2507.19823, equations 4 and 5.
     """
 
+    state: ClassVar[type] = Reading
     padded: ClassVar[bool] = True
     tau: Number = 0.9
     heads: Function = SetPerQueryHead()
@@ -125,6 +126,11 @@ class TopP(Retriever):
         del cache, encode
         zeros = jnp.zeros((decided[0].count.shape[0], len(rows)), jnp.float32)
         return Reading(picked=zeros, seen=zeros)
+
+    def begin(self, cache: Cache) -> PyTree:
+        if not isinstance(cache.retrieval, Reading):
+            raise ValueError("the cache does not count what queries read: compress it with this policy")
+        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         scores = context.encode.scores(inputs.q, cache, context)

@@ -58,6 +58,7 @@ class TopPages(Retriever):
     Source: Quest, arXiv 2406.10774, section 3.2. Differs: generated tokens are read as they come instead of filling pages.
     """
 
+    state: ClassVar[type] = PageBounds
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
     token_budget: Number = 1024

@@ -145,6 +145,7 @@ class TwoLevels(Retriever):
     generated.
     """
 
+    state: ClassVar[type] = ClusterState
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
     large: int = struct.field(pytree_node=False, default=32)

@@ -44,7 +44,9 @@ def test_what_lies_where(prompts):
     assert cache.held[:, :, 0].tolist() == 3 * [[90, 30, 70]]
     everything = kvjax.compress(prompts, kvjax.methods.full())
     assert cache.nbytes < everything.nbytes and cache.host_nbytes >= 2 * 3 * 2 * (90 + 70) * 16 * 4
-    assert kvjax.compress(prompts, kvjax.methods.neo(longest=90)).retrieval.parts == ()
+    assert cache.held[:, :, 0].tolist() == 3 * [[90, 30, 70]]
+    none = kvjax.compress(prompts, kvjax.methods.neo(longest=90))
+    assert none.retrieval.parts == () and (none.held == none.lengths).all()
 
 
 def test_what_another_method_cuts_is_read_from_the_host(lm, prompts, full):
@@ -97,4 +99,9 @@ def test_what_does_not_fit_is_said_at_once(lm, prompts):
         kvjax.decode(lm, kvjax.compress(prompts, policy), policy, max_new_tokens=1)
     with pytest.raises(ValueError, match="no part on the host"):
         kvjax.decode(lm, kvjax.compress(prompts, kvjax.methods.full()), kvjax.methods.fastdecode(), max_new_tokens=1)
+    masked = kvjax.retrieve.MaskHeads(mask=np.zeros((3, 4), bool), inner=kvjax.retrieve.HostRows())
+    for retrieve in (kvjax.retrieve.HostRows(), masked):
+        merging = kvjax.methods.fastdecode(8).replace(retrieve=retrieve, merge=kvjax.merge.WeightedNearest())
+        with pytest.raises(ValueError, match="reads what was cut, WeightedNearest counts it again: use merge=Drop"):
+            kvjax.compress(prompts, merging)
     assert jax.tree.leaves(kvjax.methods.neo()) != []
