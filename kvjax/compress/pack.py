@@ -112,11 +112,12 @@ def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Decision, layer: int) 
     v, scored = row.v[layer], d.state[layer] if d.state else ()
     if not merge.rewrites:
         return _Merged(k, v, scored), ()
-    merge = merge if type(merge).sized is Merger.sized else merge.sized(_widest(d.count, k.shape[2]))
+    keep, count = (d.keep, d.count) if d.stays is None else (d.stays, d.stays.sum(-1))
+    merge = merge if type(merge).sized is Merger.sized else merge.sized(_widest(count, k.shape[2]))
     given = () if merge.state_of is None else scored
     evidence = row.evidence[layer]
     seen = evidence.replace(data={need.key: evidence.data[need.key] for need in merge.needs}) if merge.needs else None
-    view, left = _rewritten(merge, k, v, row.length, row.pos, d.keep, d.scores, given, seen, layer=np.int32(layer))
+    view, left = _rewritten(merge, k, v, row.length, row.pos, keep, d.scores, given, seen, layer=np.int32(layer))
     return view if merge.state_of is not None else view.replace(scored=scored), left
 
 

@@ -7,6 +7,7 @@ from flax import struct
 
 import kvjax
 from kvjax.encode import Stored, Tiered
+from kvjax.merge import WeightedNearest
 from kvjax.score import Recency
 from kvjax.tiers import ImportantFirst
 from tests.conftest import counted_leaves, ids_of
@@ -84,6 +85,21 @@ def test_with_lossless_tiers_it_is_the_full_cache(lm, length):
     n = length + 24
     assert (np.asarray(got.cache.parts[0].length) == important(n, 0.2)).all() and (got.cache.lengths == n).all()
     assert (got.cache.kept(1)[0][0] == np.arange(n)).all()
+
+
+def test_what_is_in_another_tier_is_not_merged_as_if_it_were_gone(lm):
+    lossless = method().replace(encode=Tiered((Stored(), Stored()), rule=ImportantFirst()))
+    plain = kvjax.Policy(score=lossless.score, merge=WeightedNearest(), budget=12)
+    tiers = plain.replace(encode=lossless.encode, when=kvjax.Every(1))
+    pre = kvjax.prefill(lm, ids_of(33), needs=lossless)
+    got, want = kvjax.compress(pre, tiers), kvjax.compress(pre, plain)
+    for layer, head in np.ndindex(3, 2):
+        order, (start, length) = np.argsort(positions(got, layer, head)), (x[layer, 0, head] for x in (want.start, want.lengths))
+        for mine, theirs in zip(held(got, tiers.encode, layer, 0, head), (want.k, want.v), strict=True):
+            np.testing.assert_array_equal(mine[order], theirs[start : start + length])
+    whole, full = tiers.replace(budget=1.0), kvjax.methods.full()
+    got, want = (kvjax.decode(lm, kvjax.compress(pre, p), p, max_new_tokens=4, **HOW) for p in (whole, full))
+    np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
 
 
 def test_row_is_solo(lm):
