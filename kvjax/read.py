@@ -1,5 +1,7 @@
 """Read prompts: into dense keys and values for any number of policies, or straight into one policy's cache."""
 
+from collections.abc import Iterable, Iterator
+
 from kvjax import evidence as ev
 from kvjax.cache.kv_cache import KVCache
 from kvjax.compress.streaming import compressed_prefill
@@ -21,9 +23,9 @@ def prefill(
     Args:
         lm: a language model (`models.load`).
         prompts: token ids, or a list of them; rows may differ in length.
-        needs: what to record: a policy, a list of policies, or a set of `kvjax.evidence` needs. The default serves every method in
-            `kvjax.methods` that reads the prompt once; naming the policies you will use saves the second pass over the scores of
-            those that read attention sums.
+        needs: what to record: a policy, a stage such as a scorer, a list of them, or a set of `kvjax.evidence` needs. The default
+            serves every method in `kvjax.methods` that reads the prompt once; naming the policies you will use saves the second
+            pass over the scores of those that read attention sums.
         attention: CausalAttention(), or an approximation that is cheaper for long prompts: StarAttention(size, anchor, tail),
             MInference(table). None: that of the policies in `needs`, exact if they have none of their own.
         chunk: tokens run through the layers at a time (a multiple of 64), which bounds activation memory. By default prompts of
@@ -36,11 +38,11 @@ def prefill(
 
     Raises:
         TypeError, ValueError: an empty prompt, ids outside the vocabulary, a prompt longer than the model's context, a chunk or an
-            attention that does not fit; policies of different attentions; a policy that cannot be streamed, or one beside `needs`
-            or `all_logits`.
+            attention that does not fit; needs of another kind; policies of different attentions; a policy that cannot be streamed,
+            or one beside `needs` or `all_logits`.
         FloatingPointError: the model produced NaN or infinite logits.
     """
-    needs = needs if isinstance(needs, Policy | set | frozenset) else tuple(needs)
+    needs = tuple(needs) if isinstance(needs, Iterator) else needs
     attention = attention_of(streaming or needs) if attention is None else attention
     if streaming is None and residual_on_host:
         raise ValueError("residual_on_host= is for prompts that are compressed layer by layer: give streaming=policy with it")
@@ -53,7 +55,8 @@ def prefill(
 
 def attention_of(needs: object) -> PrefillAttention:
     """How prompts attend to themselves for a policy, or for several of one mind; exactly for a set of needs."""
-    policies = [needs] if isinstance(needs, Policy) else [x for x in needs if isinstance(x, Policy)]
+    given = needs if isinstance(needs, Iterable) else [needs]
+    policies = [x for x in given if isinstance(x, Policy)]
     found = {policy.attention for policy in policies} or {CausalAttention()}
     if len(found) > 1:
         raise ValueError(f"policies want prompts read with {found}: prefill for each, or say attention= for all")

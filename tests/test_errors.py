@@ -97,6 +97,15 @@ def test_a_policy_whose_evidence_was_not_recorded(lm, prompt):
     assert seen == []
 
 
+def test_what_is_recorded_is_said_in_many_ways(lm, prompt):
+    policy = policy_of("snapkv")
+    ways = (policy, policy.score, [policy], [policy.score], list(policy.needs), set(policy.needs), iter([policy]), *policy.needs)
+    assert {kvjax.prefill(lm, prompt, needs=way).needs for way in ways} == {tuple(policy.needs)}
+    for wrong in ("snapkv", ["snapkv"], None, kvjax.Policy, 32):
+        with pytest.raises(TypeError, match="expected a policy, a stage such as policy.score, .* got"):
+            kvjax.prefill(lm, prompt, needs=wrong)
+
+
 def test_nan_weights(lm, prompt):
     broken = lm.replace(params={**lm.params, "norm": {"weight": lm.params["norm"]["weight"].at[3].set(jnp.nan)}})
     with pytest.raises(FloatingPointError, match="NaN or infinite"):

@@ -20,7 +20,7 @@ def scores(pre: Prefilled, scorer: Scorer) -> Float32[Array, "l b h n"]:
     (`kvjax.gates`) the values are evidence, and its weights are trained through `kvjax.train`.
 
     Args:
-        pre: prompts from `kvjax.prefill(lm, ids, needs=scorer)`.
+        pre: prompts from `kvjax.prefill(lm, ids, needs=scorer)`, or of a policy that has it.
         scorer: a stage such as `policy.score`.
 
     Returns:

@@ -22,6 +22,7 @@ from kvjax.prefill.attention import CausalAttention, PrefillAttention, PrefillCh
 from kvjax.prefill.placed import PlacedBlock
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder, LanguageModel
+from kvjax.short_repr import short
 from kvjax.types import Keys, Values
 from kvjax.weights_mark import mark_of
 
@@ -133,7 +134,7 @@ def buffers(decoder: Decoder, n: int, dtype: DTypeLike, needs: Iterable[ev.Need]
 def _run(
     lm: LanguageModel, chunk: PrefillChunk, tokens: np.ndarray, length: int, k: list, v: list, evidence: list, memory: list,
     needs: Iterable[ev.Need],
-) -> jax.Array:
+) -> jax.Array:  # fmt: skip
     """One chunk through every layer, in place: hidden states [1, t, e]."""
     pos, prompt = jnp.arange(len(tokens), dtype=jnp.int32)[None], jnp.asarray([length], jnp.int32)
     end = jnp.asarray([chunk.end], jnp.int32)
@@ -178,16 +179,21 @@ def _prefill_row(
 
 
 def needs_of(needs: object) -> frozenset[ev.Need]:
-    """A policy, several policies, or a set of evidence → the evidence they need."""
-    if isinstance(needs, frozenset | set):
+    """A policy, a stage, a need, or several of them → the evidence they need. Raises TypeError for anything else."""
+    if isinstance(needs, frozenset | set) and all(isinstance(x, ev.Need) for x in needs):
         return frozenset(needs)
-    if isinstance(needs, Iterable):
-        return ev.union(*(policy.needs for policy in needs))
-    return needs.needs
+    given = needs if isinstance(needs, Iterable) and not isinstance(needs, str) else (needs,)
+    found = [{x} if isinstance(x, ev.Need) else getattr(x, "needs", None) for x in given]
+    if not all(isinstance(x, frozenset | set) for x in found):
+        raise TypeError(
+            "expected a policy, a stage such as policy.score, a list of them, or a set of kvjax.evidence needs in needs=; got "
+            f"{short(needs)}: kvjax.methods.snapkv() is a policy"
+        )
+    return ev.union(*found)
 
 
 def resolve_needs(needs: object) -> frozenset[ev.Need]:
-    """A policy, several policies, or a set of evidence → the evidence a prefill records, without that of a second pass."""
+    """What `needs_of` takes → the evidence a prefill records, without that of a second pass."""
     return frozenset(need for need in needs_of(needs) if not need.second_pass)
 
 

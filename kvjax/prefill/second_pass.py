@@ -12,7 +12,7 @@ def second_pass(lm, pre: Prefilled, needs: object) -> Prefilled:
     Args:
         lm: the model `pre` came from.
         pre: prompts from `kvjax.prefill`; it stays as it is, and shares keys and values with the result.
-        needs: a policy, a list of policies, or a set of `kvjax.evidence` needs.
+        needs: as in `kvjax.prefill`.
 
     Raises:
         TypeError, ValueError: no prefilled prompts, or another model's; a probe whose tokens only the caller knows (`kvjax.probe`).
