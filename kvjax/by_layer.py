@@ -5,7 +5,7 @@ eviction while decoding loops over layers as data, so it takes no such stage: `P
 policy may score and cut its prompt layer by layer and name one scorer while decoding, `Every(k, score=...)`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import jax.numpy as jnp
 import numpy as np
@@ -88,9 +88,7 @@ class MergerOfKind(Merger):
     def begin(self, rows: int) -> PyTree:
         return tuple(kind.begin(rows) for kind in self.kinds)
 
-    def __call__(
-        self, view: LayerView, keep: Mask, scores: Float32[Array, "b h n"], memory: PyTree
-    ) -> tuple[LayerView, PyTree]:
+    def __call__(self, view: LayerView, keep: Mask, scores: Float32[Array, "b h n"], memory: PyTree) -> tuple[LayerView, PyTree]:
         merged, left = self.kinds[self.index](view.replace(state=view.state[self.index]), keep, scores, memory[self.index])
         state = _with(view.state, self.index, merged.state)
         return merged.replace(state=state), _with(memory, self.index, left)
@@ -110,6 +108,14 @@ _KINDS: dict[type, type] = {
 }
 
 
+def _named(key: object) -> tuple[int, ...]:
+    """A layer, or layers, as a user names them."""
+    group = tuple(key) if isinstance(key, Iterable) else (key,)
+    if not all(isinstance(layer, int | np.integer) and not isinstance(layer, bool) for layer in group):
+        raise TypeError(f"expected a layer, an integer from 0 on, or a tuple of them as a key of by_layer; got {key!r}")
+    return tuple(map(int, group))
+
+
 def by_layer(stage: object, others: Mapping[int | tuple[int, ...], PyTree]) -> PyTree:
     """One stage for some layers and another for the rest: a scorer, an allocator, a selector, a merger or a storage.
 
@@ -117,13 +123,14 @@ def by_layer(stage: object, others: Mapping[int | tuple[int, ...], PyTree]) -> P
         stage: for every layer not named.   others: the stage of each layer, or of each tuple of layers, counted from 0.
 
     Raises:
-        TypeError: stages of another slot, or of different ones.   ValueError: a layer named twice, or a negative one.
+        TypeError: stages of another slot, or of different ones; a layer that is no integer.
+        ValueError: a layer named twice, or a negative one.
     """
     slot = next((kind for kind in _KINDS if isinstance(stage, kind)), None)
     if slot is None or not all(isinstance(other, slot) for other in others.values()):
         kinds = "scorers, allocators, selectors, mergers or storages"
         raise TypeError(f"by_layer takes {kinds}, all of one slot; got {stage!r} and {others!r}")
-    layers = tuple((key,) if isinstance(key, int) else tuple(key) for key in others)
+    layers = tuple(map(_named, others))
     named = [layer for group in layers for layer in group]
     if len(set(named)) < len(named) or any(layer < 0 for layer in named):
         raise ValueError(f"every layer is named once, counted from 0; got {layers}")

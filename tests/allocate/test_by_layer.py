@@ -10,6 +10,7 @@ from kvjax.allocate import Adaptive, Everything, Pyramid, Uniform
 from kvjax.score import KeyNorm, Recency, WindowAttention
 from kvjax.select import TopK
 from tests.conftest import ids_of
+from tests.decode_loop import unchecked
 
 ADA = kvjax.methods.adakv(70, window=8)
 FIRST_TWO = ADA.replace(allocate=by_layer(Adaptive(alpha=0.2), {(0, 1): Everything()}))
@@ -52,9 +53,7 @@ def test_a_budget_that_the_whole_layers_exhaust_is_refused(pre):
 
 def test_scores_and_selections_of_each_kind(pre):
     one, other = kvjax.methods.snapkv(20, window=8), kvjax.methods.streaming_llm(20, 4).replace(when=kvjax.AfterPrefill())
-    mixed = kvjax.Policy(
-        score=by_layer(one.score, {1: Recency()}), select=by_layer(one.select, {(1,): other.select}), budget=20
-    )
+    mixed = kvjax.Policy(score=by_layer(one.score, {1: Recency()}), select=by_layer(one.select, {(1,): other.select}), budget=20)
     caches = [kvjax.compress(pre, policy) for policy in (mixed, one, other)]
     for layer, want in enumerate((caches[1], caches[2], caches[1])):
         for a, b in zip(caches[0].kept(layer)[0], want.kept(layer)[0], strict=True):
@@ -100,11 +99,20 @@ def test_built_twice_it_is_one_policy_and_equal_in_structure_at_any_budget():
         (kvjax.AfterPrefill(), {}, TypeError, "all of one slot"),
         (KeyNorm(), {0: Recency(), (0, 1): Recency()}, ValueError, "named once"),
         (KeyNorm(), {-1: Recency()}, ValueError, "counted from 0"),
+        (KeyNorm(), {1.5: Recency()}, TypeError, r"an integer from 0 on, or a tuple of them as a key of by_layer; got 1\.5"),
+        (KeyNorm(), {(0, "1"): Recency()}, TypeError, "an integer from 0 on"),
     ],
 )
 def test_what_cannot_be_put_together(stage, others, error, says):
-    with pytest.raises(error, match=says):
+    with unchecked(), pytest.raises(error, match=says):
         by_layer(stage, others)
+
+
+def test_layers_may_be_numpys_integers():
+    with unchecked():
+        named = by_layer(KeyNorm(), {np.int64(1): Recency(), (np.int32(0), 2): Recency()})
+    assert named == by_layer(KeyNorm(), {1: Recency(), (0, 2): Recency()})
+    assert named.layers == ((1,), (0, 2)) and all(type(layer) is int for group in named.layers for layer in group)
 
 
 def test_a_layer_the_model_lacks(pre):
