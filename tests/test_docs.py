@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import numpy as np
@@ -87,11 +88,21 @@ def test_documents_hold_no_history():
         assert "by hand" not in path.read_text(), path
 
 
-@pytest.mark.parametrize("name", ["architecture.md", "stages.md"])
+@pytest.mark.parametrize("name", ["architecture.md", "serving.md", "stages.md"])
 def test_files_that_documents_name_exist(name):
     root = DOCS.parent / "kvjax"
     for found in re.findall(r"`([a-z_/]+\.py)`", (DOCS / name).read_text()):
         assert any((base / found).exists() for base in (root, root.parent)), found
+
+
+def test_the_page_of_the_api_has_every_name_of_the_library():
+    page = (DOCS / "api.md").read_text()
+    told = set(re.findall(r"^::: (\S+)$", page, re.M)) | set(re.findall(r"`(kvjax\.[a-z_]+)`", page))
+    for name in kvjax.__all__:
+        given = getattr(kvjax, name)
+        assert (given.__name__ if isinstance(given, ModuleType) else f"{given.__module__}.{given.__qualname__}") in told, name
+    for name in kvjax.episodes.__all__:
+        assert f"{getattr(kvjax.episodes, name).__module__}.{name}" in told, name
 
 
 #: Pages whose blocks follow each other, with a model `lm` and a prompt `ids`.

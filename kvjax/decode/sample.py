@@ -29,6 +29,8 @@ class Sample:
     As in transformers the nucleus is of the `top_k`'s own distribution: p = softmax over the `top_k`, in order; token i is in
     while p_0 + ... + p_{i-1} < top_p.
 
+    One key draws for the whole batch: what a row gets depends on the rows beside it, as it does not with `Greedy`.
+
     Args:
         temperature: above 0 (1 leaves the distribution as it is).
         top_k: tokens considered, 0 for all.

@@ -26,7 +26,7 @@ class MInference(PrefillAttention):
     """Each query head sees the keys of its pattern: (columns ∪ diagonals ∪ blocks) ∩ causal; what is stored is everything.
 
     Args:
-        patterns: one for all heads, or one a query head [L][H_q] (`kvjax.calibrate.minference.assign`, `MInference.of`).
+        patterns: one for all heads, or `[L][H_q]`, one a query head (`kvjax.calibrate.minference.assign`, `MInference.of`).
 
     Only tiles of 64 queries by 64 keys with something chosen are computed. All layers run one program.
     A prompt is run whole, as in the paper, unless a chunk is asked for: each chunk is then estimated by itself, from its last 64
