@@ -75,7 +75,7 @@ def heterocache() -> Policy:
 #: The methods by name, with the stores they fetch from.
 METHODS: dict[str, tuple[Callable[[], Policy], Callable[[Any], tuple[Any, ...]]]] = {
     "heterocache": (heterocache, lambda state: (state.k, state.v)),
-    "infinigen": (lambda: kvjax.methods.infinigen(home=ByCallback()), lambda state: state.away.stores),
+    "infinigen": (lambda: kvjax.methods.infinigen(home=ByCallback(), skip_layers=1), lambda state: state.away.stores),
 }
 #: Of a fetch: seconds as a share of the slow one's, and whether it is begun ahead.
 CELLS = {"fast": (0.0, True), "slow, begun ahead": (1.0, True), "slow, read when waited for": (1.0, False)}
