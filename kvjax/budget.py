@@ -74,6 +74,11 @@ def share_of(budget: Number, length: Int32[Array, " b"]) -> Float32[Array, " b"]
     return jnp.minimum(share, 1.0).astype(jnp.float32)
 
 
+def whole_share(count: Number, share: Number) -> Int32[Array, "*x"]:
+    """floor(count · share) inside a program, with room for a share that is a rounded decimal: 0.29 of 100 is 29."""
+    return jnp.floor(count * share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+
+
 def slots_in(budget: Number, length: Int32[Array, " b"]) -> Int32[Array, " b"]:
     """A budget inside a program as slots of `length` tokens, at least 1: see `slots_of`."""
     budget = jnp.asarray(budget)

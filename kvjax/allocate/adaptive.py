@@ -5,6 +5,7 @@ from flax import struct
 from jaxtyping import Array, Int32, PyTree, UInt32
 
 from kvjax.allocate.uniform import Uniform, held
+from kvjax.budget import whole_share
 from kvjax.evidence import Evidence, Need
 from kvjax.kernels.select_top import select_top
 from kvjax.protocols import Decoder
@@ -59,5 +60,5 @@ class Adaptive(Allocator):
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         budget, most = self.layers(ranking, mean_budget), held(ranking)
-        safe = jnp.floor(budget * self.alpha * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        safe = whole_share(budget, self.alpha)
         return flattened_counts(keys(ranking), budget, jnp.clip(safe, 1, jnp.minimum(budget, most)))

@@ -7,6 +7,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Float32, Int32
 
+from kvjax.budget import whole_share
 from kvjax.evidence.late_rows import recent_tokens
 from kvjax.select.group_shares import cosine_ratios
 from kvjax.stage import Allocator
@@ -19,7 +20,7 @@ def contexts(context: Int32[Array, " b"], ratios: Float32[Array, " l"], least: N
     m = jnp.minimum(least, context)
 
     def after(c, r):
-        cut = jnp.floor(c * r * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        cut = whole_share(c, r)
         c = jnp.where((r < 1) & (cut > m), cut, c)
         return c, c
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.uniform import held
+from kvjax.budget import whole_share
 from kvjax.evidence import Evidence, Need
 from kvjax.evidence.residual_cosine import ResidualCosine
 from kvjax.stage import Allocator
@@ -79,7 +80,7 @@ class ThreeGroups(Allocator):
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n = held(ranking)
-        least = jnp.floor(mean_budget * self.least * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        least = whole_share(mean_budget, self.least)
         with jax.enable_x64(True):
             low = highest_of_three(lax.convert_element_type(ranking.measured, jnp.float64).T)
         budget = two_levels(low, mean_budget, jnp.maximum(least, 1), n.max(-1).T)

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Float32, Int32
 
 from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.uniform import held
+from kvjax.budget import whole_share
 from kvjax.evidence import ColumnSums, Evidence, Need
 from kvjax.stage import Allocator
 from kvjax.types import Function, Mask, Number
@@ -137,7 +138,7 @@ class AttentionVariance(Allocator):
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n, layers = held(ranking), ranking.valid.shape[0]
         hi = n.max(-1).T
-        low = jnp.floor(hi * self.floor_share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        low = whole_share(hi, self.floor_share)
         lo = jnp.minimum(jnp.maximum(low, self.sinks + 2), jnp.minimum(mean_budget[:, None], hi))
         with jax.enable_x64(True):
             f = lax.convert_element_type(ranking.measured, jnp.float64).reshape(*n.shape[:2], -1)
@@ -164,7 +165,7 @@ class HeadVariance(AttentionVariance):
         n = held(ranking)
         layers, rows, heads = n.shape
         hi = n.transpose(1, 0, 2).reshape(rows, layers * heads)
-        low = jnp.floor(hi * self.floor_share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        low = whole_share(hi, self.floor_share)
         lo = jnp.minimum(jnp.maximum(low, self.sinks + 2), jnp.minimum(mean_budget[:, None], hi))
         with jax.enable_x64(True):
             f = lax.convert_element_type(ranking.measured, jnp.float64).transpose(0, 2, 1, 3)

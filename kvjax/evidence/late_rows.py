@@ -4,13 +4,14 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
+from kvjax.budget import whole_share
 from kvjax.evidence.reduce import PerKey, Rows, RowsAt, Sum
 from kvjax.types import Number
 
 
 def recent_tokens(prompt: Int32[Array, " b"], share: Number) -> Int32[Array, " b"]:
     """1 + int(n share): tokens of the recent window of a prompt of n."""
-    return 1 + jnp.floor(prompt * share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+    return 1 + whole_share(prompt, share)
 
 
 @struct.dataclass

@@ -4,13 +4,14 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.budget import whole_share
 from kvjax.evidence.reduce import PerKey, Rows, RowsAt, Sum
 from kvjax.types import Number
 
 
 def window_width(length: Int32[Array, " b"], share: Number) -> Int32[Array, " b"]:
     """max(1, int(length · share))."""
-    return jnp.maximum(jnp.floor(length * share * (1 + 1e-6) + 1e-6).astype(jnp.int32), 1)
+    return jnp.maximum(whole_share(length, share), 1)
 
 
 @struct.dataclass

@@ -4,10 +4,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float32, Int32, PyTree
 
+from kvjax.budget import whole_share
 from kvjax.kernels.select_top import ordered
 from kvjax.score.neighbours import neighbour_cosines
 from kvjax.segments import first_largest, of_slot, sums
-from kvjax.select.runs import forced_cuts, share_of, singletons
+from kvjax.select.runs import forced_cuts, singletons
 from kvjax.stage import Merger
 from kvjax.types import Keys, Mask, Number, Scores, Values
 from kvjax.view import LayerView
@@ -62,7 +63,7 @@ class GaussianRuns(Merger):
 
     def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:
         runs = keep.sum(-1).astype(jnp.int32)
-        heavy, recent = share_of(runs, self.heavy_share), share_of(runs, self.recent_share)
+        heavy, recent = whole_share(runs, self.heavy_share), whole_share(runs, self.recent_share)
         forced = forced_cuts(singletons(scores, view.valid, heavy, recent))
         pivot = nearest_pivot(neighbour_cosines(view.k), forced, view.valid, keep)
         k, v = merged_runs(view.k, view.v, pivot, view.valid)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.budget import whole_share
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.encoder import Encoder
 from kvjax.kernels.gather_attention import gather_attention
@@ -101,11 +102,6 @@ def worth(q: Float[Array, "b h g d"], bounds: Bounds) -> Float32[Array, "b h p"]
     return products.mean(2)
 
 
-def share_of(part: Number, n: Int32[Array, "b h"]) -> Int32[Array, "b h"]:
-    """int(part · n)."""
-    return jnp.floor(part * n * (1 + 1e-6) + 1e-6).astype(jnp.int32)
-
-
 def chosen_clusters(
     large: Float32[Array, "b h P"],
     small: Float32[Array, "b h p"],
@@ -120,10 +116,10 @@ def chosen_clusters(
     many = -(-full // per)
     at, held = jnp.arange(large.shape[-1]), many[..., None]
     forced = (at == 0) | ((at == held - 1) & (full % per != 0)[..., None])
-    survive = best(large, at < held, share_of(parts[0], many)) | forced & (at < held)
+    survive = best(large, at < held, whole_share(many, parts[0])) | forced & (at < held)
     at = jnp.arange(small.shape[-1])
     inside = jnp.repeat(survive, per, axis=-1)[..., : small.shape[-1]] & (at < full[..., None])
-    return best(small, inside, share_of(parts[1], full)) | (at == 0) & inside
+    return best(small, inside, whole_share(full, parts[1])) | (at == 0) & inside
 
 
 @struct.dataclass

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Float32, Int32
 
+from kvjax.budget import whole_share
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.softmax import softmax
 from kvjax.stage import Scorer
@@ -15,7 +16,7 @@ from kvjax.view import LayerView
 
 def proxies(n: Int32[Array, " b"], *, share: Number, least: int, most: int) -> Int32[Array, " b"]:
     """p = floor(share · n), at least `least`, at most `most` and n."""
-    wished = jnp.floor(n * share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+    wished = whole_share(n, share)
     return jnp.minimum(jnp.clip(wished, least, most), n)
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
+from kvjax.budget import whole_share
 from kvjax.evidence.late_rows import recent_tokens
 from kvjax.rank_keys import rank_within
 from kvjax.score.late_attention import Groups
@@ -57,7 +58,7 @@ class GroupShares(Selector):
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
         groups, ratios = ranking.second, cosine_ratios(ranking.layers, self.p)
-        most = jnp.floor(self.factor * self.every * ratios * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        most = whole_share(self.factor * self.every, ratios)
         most = ranking.own(jnp.maximum(most, 1))[:, None, None, None]
         most = jnp.where(groups.index == 0, budget[..., None], most)
         return ranking.valid & (~groups.complete | (rank_within(groups.index, ranking) < most))

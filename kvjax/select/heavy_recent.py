@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.budget import whole_share
 from kvjax.kernels.select_top import select_top
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
@@ -13,7 +14,7 @@ from kvjax.view import LayerView, Ranking
 
 def heavy_slots(budget: Int32[Array, "b h"], share: Number) -> Int32[Array, "b h"]:
     """N = floor(budget · share), but at most budget - 1: one recent slot there always is."""
-    heavy = jnp.floor(budget * share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+    heavy = whole_share(budget, share)
     return jnp.clip(heavy, 0, jnp.maximum(budget - 1, 0))
 
 

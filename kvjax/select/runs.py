@@ -6,17 +6,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
+from kvjax.budget import whole_share
 from kvjax.kernels.select_top import ordered, select_top
 from kvjax.protocols import Decoder
 from kvjax.segments import first_largest
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
 from kvjax.view import LayerView, Ranking
-
-
-def share_of(budget: Int32[Array, "*b"], share: Number) -> Int32[Array, "*b"]:
-    """floor(b · share)."""
-    return jnp.floor(budget * share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
 
 
 def singletons(
@@ -64,12 +60,12 @@ class Runs(Selector):
             )
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
-        behind = view.valid.sum(-1) - share_of(budget, self.recent_share)
+        behind = view.valid.sum(-1) - whole_share(budget, self.recent_share)
         return view.valid & (jnp.arange(view.valid.shape[-1]) >= behind[..., None])
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
         valid, b = ranking.valid, jnp.maximum(budget, 1)
-        heavy, recent = share_of(b, self.heavy_share), share_of(b, self.recent_share)
+        heavy, recent = whole_share(b, self.heavy_share), whole_share(b, self.recent_share)
         forced = forced_cuts(singletons(ranking.scores, valid, heavy, recent))
         cut = cuts(ranking.second, valid, forced, b)
         run = jnp.cumsum(jnp.roll(cut, 1, -1).at[..., 0].set(False), -1).astype(jnp.int32)

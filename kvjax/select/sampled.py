@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
+from kvjax.budget import whole_share
 from kvjax.kernels.select_top import ordered, select_top
 from kvjax.noise import gumbel_at
 from kvjax.rank_keys import keys
@@ -15,7 +16,7 @@ from kvjax.view import LayerView, Ranking
 
 def ends(n: Int32[Array, " b"], *, share: Number, least: int, sinks: Number) -> tuple[Int32[Array, " b"], Int32[Array, " b"]]:
     """(first, last) tokens that stay: p = max(floor(share · n), least) in all, min(sinks, p - 1) of them at the front."""
-    p = jnp.minimum(jnp.maximum(jnp.floor(n * share * (1 + 1e-6) + 1e-6).astype(jnp.int32), least), n)
+    p = jnp.minimum(jnp.maximum(whole_share(n, share), least), n)
     first = jnp.minimum(sinks, p - 1)
     return first, p - first
 
@@ -54,7 +55,7 @@ class BestAndSampled(Selector):
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
         budget, forced = jnp.maximum(budget, 1), (ranking.protected & ranking.valid).sum(-1)
-        drawn = jnp.floor(budget * self.sampled * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        drawn = whole_share(budget, self.sampled)
         drawn = jnp.clip(drawn, 0, jnp.maximum(budget - forced, 0))
         best = select_top(keys(ranking), budget - drawn)
         layers, _, heads, _ = ranking.scores.shape

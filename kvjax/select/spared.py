@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
+from kvjax.budget import whole_share
 from kvjax.kernels.select_top import ordered, select_top
 from kvjax.score.steady_mean import Steadiness
 from kvjax.select.topk import TopK
@@ -38,6 +39,6 @@ class SparedFirst(Selector):
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
         of = ranking.second
-        share = jnp.floor((budget - of.pinned) * of.share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        share = whole_share(budget - of.pinned, of.share)
         u = spared(ranking.scores, of.deviation, of.free, of.most - jnp.maximum(share, 0))
         return self.protects(ranking.replace(scores=u), budget)

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.budget import whole_share
 from kvjax.kernels.select_top import select_top
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
@@ -28,7 +29,7 @@ class TopK(Selector):
     recent_share: Number = 0.0
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
-        recent = self.recent + jnp.floor(budget * self.recent_share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+        recent = self.recent + whole_share(budget, self.recent_share)
         oldest = view.length[:, None] - recent
         return view.valid & ((view.pos < self.sinks) | (view.pos >= oldest[..., None]))
 

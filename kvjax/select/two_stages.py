@@ -6,17 +6,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.budget import whole_share
 from kvjax.kernels.select_top import select_top
 from kvjax.rank_keys import keys
 from kvjax.select.topk import TopK
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
 from kvjax.view import LayerView, Ranking
-
-
-def share_of(count: Int32[Array, "l b _"], share: Number) -> Int32[Array, "l b _"]:
-    """int(share · count)."""
-    return jnp.floor(count * share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
 
 
 @struct.dataclass
@@ -42,7 +38,7 @@ class TwoStages(Selector):
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
         mean = budget.sum(-1, keepdims=True) // budget.shape[-1]
-        forced = jnp.maximum(share_of(budget, self.first), jnp.minimum(share_of(mean, self.safe), budget))
+        forced = jnp.maximum(whole_share(budget, self.first), jnp.minimum(whole_share(mean, self.safe), budget))
         leads = select_top(keys(ranking), forced)
         rest = keys(ranking.replace(scores=ranking.second))
         return select_top(jnp.where(leads, jnp.uint32(0xFFFFFFFF), rest), jnp.maximum(budget, 1))

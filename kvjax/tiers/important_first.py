@@ -8,6 +8,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.budget import whole_share
 from kvjax.encode.tier_rule import TierRule, TierView
 from kvjax.select import TopK
 from kvjax.types import Number
@@ -16,7 +17,7 @@ from kvjax.view import LayerView, Ranking
 
 def important(held: Int32[Array, "*a"], share: Number) -> Int32[Array, "*a"]:
     """n_hi = floor(r · n)."""
-    return jnp.floor(held * share * (1 + 1e-6) + 1e-6).astype(jnp.int32)
+    return whole_share(held, share)
 
 
 @struct.dataclass
