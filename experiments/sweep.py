@@ -156,6 +156,7 @@ def measured(here: InProcess, work: Work) -> Iterator[tuple[dict[str, Any], Any]
     (task, mode), cells = here.plan.tasks[work.task], here.plan.cells
     examples = [make(here.lm, (index, work.seed, work.length, task, mode), here.ids) for index in work.indices]
     for example in examples:
+        _check_room(here.lm, example)
         if example.meta.get("data"):  # of the haystack `check` has seen all
             leaks.refuse(cells, here.lm.decode([*example.compressed, *example.fed]), f"prompt {example.index} of {task.NAME}")
     common = identity(here.lm, here.text) | origin(here.text) | {"seed": work.seed}
@@ -175,16 +176,21 @@ def check(lm: Any, plan: Plan, haystack: Sequence[int], rows: Found) -> None:
         for task, mode in plan.tasks:
             for index in sorted({0, plan.prompts - 1}):
                 found = make(lm, (index, plan.seeds[0], length, task, mode), haystack)
-                needed = len(found.compressed) + found.room
-                if needed > lm.decoder.max_positions:
-                    most = lm.decoder.max_positions
-                    raise ValueError(f"{task.NAME} at length {length} needs {needed} positions, the model has {most}")
+                _check_room(lm, found)
                 for cell in plan.cells:
                     _check_policy(lm, cell, found.compressed)
                 rows.expect(found.task, found.meta.get("data"))
                 haystacks |= not found.meta.get("data")
     if haystacks:
         leaks.refuse(plan.cells, lm.decode(list(haystack)), "the text that this sweep cuts its prompts from")
+
+
+def _check_room(lm: Any, example: Example) -> None:
+    """Raise ValueError for a prompt that with all that follows it is longer than the model's positions."""
+    needed, most = len(example.compressed) + example.room, lm.decoder.max_positions
+    if needed > most:
+        which = f"prompt {example.index} of {example.task} at length {example.length}"
+        raise ValueError(f"{which} needs {needed} positions, the model has {most}: take a shorter --lengths, or another model")
 
 
 def _check_policy(lm: Any, cell: Named, ids: Sequence[int]) -> None:

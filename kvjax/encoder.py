@@ -31,6 +31,8 @@ class Encoder(Stage):
     parted: bool = False
     #: Whether slots move between parts while decoding, by the policy's scores.
     moves: bool = False
+    #: Whether slots leave the cache while decoding by its own rule, past the merger.
+    evicts: bool = False
     #: Whether a slot can be moved or rewritten by itself, as evicting while decoding does.
     movable: bool = True
     #: Whether all heads of a layer must hold as many slots, because the i-th slots of all of them are one code.

@@ -73,16 +73,17 @@ def group(place: Place) -> str:
 
 
 def _means(compared: Sequence[Comparison]) -> list[Comparison]:
-    """The mean over tasks of each model and length, of the cells that all of them have."""
+    """The mean over tasks of each model and length, of the cells that all of them measured on as many prompts."""
     by_length: dict[tuple, list[Comparison]] = {}
     for found in compared:
         if found.kind == "share":
             by_length.setdefault((found.model, found.dtype, found.length), []).append(found)
-    return [replace(found[0], task=MEAN, entries=_mean_entries(found)) for found in by_length.values() if len(found) > 1]
+    means = [replace(found[0], task=MEAN, entries=_mean_entries(found)) for found in by_length.values() if len(found) > 1]
+    return [found for found in means if found.entries]
 
 
 def _mean_entries(compared: Sequence[Comparison]) -> tuple[Entry, ...]:
-    cells = [{(e.policy, e.budget): e for e in found.entries} for found in compared]
+    cells = [{(e.policy, e.budget, e.score.count): e for e in found.entries} for found in compared]
     return tuple(_mean([found[cell] for found in cells]) for cell in cells[0] if all(cell in found for found in cells))
 
 

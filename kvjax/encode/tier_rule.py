@@ -32,11 +32,13 @@ class TierRule(Stage):
 
     Attributes:
         moves: whether anything moves while decoding.
+        evicts: whether slots leave the cache while decoding.
         watched: tiers that are scored and that slots may leave while decoding, the first ones.
         most: slots that may leave a region of a tier at once; None: all of them.
     """
 
     moves: ClassVar[bool] = False
+    evicts: ClassVar[bool] = False
     watched: ClassVar[int] = 1
 
     @property

@@ -31,8 +31,7 @@ class Tiered(Parted):
     Args:
         stores: the storage of each tier, without windows; pages only where the rule moves whole pages there.
         rule: `kvjax.encode.tier_rule`: which tier a slot of the prompt is in, and what moves while decoding. Slots move to later
-        tiers
-            only: what has been coded is never coded anew into more bits.
+            tiers only: what has been coded is never coded anew into more bits.
 
     Raises:
         ValueError: a first tier with pages, windows, storages that differ in placement or positions.
@@ -56,6 +55,10 @@ class Tiered(Parted):
     @property
     def moves(self) -> bool:
         return self.rule.moves
+
+    @property
+    def evicts(self) -> bool:
+        return self.rule.evicts
 
     @property
     def movable(self) -> bool:

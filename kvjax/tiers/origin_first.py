@@ -36,6 +36,7 @@ class OriginFirst(TierRule):
     """
 
     moves: ClassVar[bool] = True
+    evicts: ClassVar[bool] = True
     watched: ClassVar[int] = 2
     budget: Number = 512
     window: int = struct.field(pytree_node=False, default=32)

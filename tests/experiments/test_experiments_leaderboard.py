@@ -100,6 +100,12 @@ def test_the_mean_is_of_the_tasks_with_scores_and_its_interval_of_theirs():
     assert MEAN not in {place.task for place in places(made(tasks=("needle",)))}
 
 
+def test_there_is_no_mean_of_unequal_prompts():
+    found = places([r for r in made() if not (r["task"] == "vt" and r["policy"] == "snapkv" and r["prompt"] == 0)])
+    assert "keydiff 0.5" in of(found, MEAN) and not any(name.startswith("snapkv") for name in of(found, MEAN))
+    assert MEAN not in {place.task for place in places([r for r in made() if not (r["task"] == "vt" and r["prompt"] == 0)])}
+
+
 def test_intervals_have_a_width_where_all_agree():
     assert (share([1.0] * 5).low, share([1.0] * 5).high) == (pytest.approx(0.5655, abs=1e-4), 1.0)
     same = share_difference([1.0] * 5, [1.0] * 5)

@@ -17,6 +17,7 @@ from experiments.rows import Found, RowFile, key
 from experiments.tasks import needle, ppl
 from experiments.tasks.answering import Answering
 from experiments.tasks.chat import encode_plain
+from experiments.tasks.datasets import scbench
 from experiments.tasks.datasets.longbench import LongBench
 from experiments.tasks.datasets.source import Local
 from experiments.tasks.text import Haystack
@@ -230,3 +231,20 @@ def test_what_does_not_fit_is_refused_before_anything_runs(talker, plan, tmp_pat
         with pytest.raises(ValueError, match=reason):
             go(talker, replace(plan, lengths=lengths), tmp_path / "rows.jsonl")
     assert (tmp_path / "rows.jsonl").read_bytes() == b""
+
+
+def test_a_prompt_in_the_middle_that_does_not_fit_is_not_measured(talker, plan, tmp_path):
+    """All turns of a conversation count. The first and the last prompt are seen before the sweep, those between in their turn."""
+    rows = [{"context": "c", "multi_turns": [{"input": f"{turn}?", "answer": "a"} for turn in range(2)]} for _ in range(3)]
+    file = tmp_path / "scbench_kv.jsonl"
+
+    def task():
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return next(task for task in scbench.tasks(tmp_path) if (task.task, task.protocol.name) == ("kv", "multi_turn"))
+
+    middle = list(task().examples(talker, 420, 3, 0, haystack=(), mode="seen"))[1].meta["row"]
+    rows[middle]["multi_turns"][0]["answer"] = "long " * talker.decoder.max_positions
+    three = replace(plan, tasks=((task(), "seen"),), policies=plan.policies[:1], prompts=3)
+    with pytest.raises(ValueError, match="prompt 1 of scbench/kv/multi_turn at length 420 needs [0-9]* positions, the model has"):
+        go(talker, three, tmp_path / "rows.jsonl")
+    assert {row["prompt"] for row in lines(tmp_path / "rows.jsonl")} == {0}

@@ -32,6 +32,12 @@ def test_the_saw_tooth(lm):
     assert min(seen) == 32 and max(seen) == C
 
 
+def test_a_merger_that_would_not_see_what_the_tiers_let_go_is_refused(lm):
+    pre = kvjax.prefill(lm, ids_of(90), needs=method())
+    with pytest.raises(ValueError, match="let slots go while decoding, which NearestKey would not see: use merge=Drop"):
+        kvjax.compress(pre, method().replace(merge=kvjax.merge.NearestKey()))
+
+
 def test_the_shares_are_those_of_the_transcription(lm):
     policy = method()
     pre = kvjax.prefill(lm, ids_of(90), needs=policy)
