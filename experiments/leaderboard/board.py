@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import kvjax
+from experiments.leaderboard.cells import slots
 from experiments.leaderboard.front import front
 from experiments.leaderboard.kinds import kind
 from experiments.report.comparison import Comparison, Entry, compare
@@ -23,6 +24,7 @@ class Place:
         task: with its question mode, or MEAN.   tasks: those it was measured on.
         unit: "share" (scores from 0 to 1) or "nats" (per token).   kind: one of `kinds.KINDS`.
         budget: as it was asked for; "own" where the method has none.
+        share: of the context that the budget is.
         entry: estimates, bytes and times, as `kvjax report` has them.
         cheap, fast: whether it is on the front of score against device bytes, against time a token.
     """
@@ -35,6 +37,7 @@ class Place:
     unit: str
     kind: str
     budget: str
+    share: float
     entry: Entry
     cheap: bool = False
     fast: bool = False
@@ -62,14 +65,21 @@ def places(rows: Sequence[Row]) -> list[Place]:
         ValueError: rows that do not compare (see `experiments.report.tables.groups`).
     """
     compared = compare(rows, "full")
+    shares = sorted({row["budget"] for row in rows if isinstance(row["budget"], float)})
     found = [*_means(compared), *compared]
-    return [place for comparison in found for place in _ranked(comparison, _tasks(comparison, compared))]
+    return [place for comparison in found for place in _ranked(comparison, _tasks(comparison, compared), shares)]
 
 
 def group(place: Place) -> str:
     """The budget that a place is filtered by: slots count as the share of the context that they are."""
-    budget = place.entry.budget
-    return place.budget if place.budget == "own" or isinstance(budget, float) else f"{budget / place.length:g}"
+    return place.budget if place.budget == "own" else f"{place.share:g}"
+
+
+def headline(found: Sequence[Place]) -> str:
+    """The task that stands for the others: the mean over them, else the one with scores that has the most prompts."""
+    scored = [place for place in found if place.unit == "share"]
+    means = [place.task for place in scored if place.task == MEAN]
+    return means[0] if means else max(scored, key=lambda place: place.entry.score.count).task
 
 
 def _means(compared: Sequence[Comparison]) -> list[Comparison]:
@@ -120,9 +130,12 @@ def _tasks(found: Comparison, compared: Sequence[Comparison]) -> tuple[str, ...]
     return tuple(c.task for c in compared if same(c)) if found.task == MEAN else (found.task,)
 
 
-def _ranked(found: Comparison, tasks: tuple[str, ...]) -> list[Place]:
+def _ranked(found: Comparison, tasks: tuple[str, ...], shares: Sequence[float]) -> list[Place]:
     shared = dict(model=found.model, dtype=found.dtype, length=found.length, task=found.task, tasks=tasks, unit=found.kind)
-    made = [Place(**shared, kind=_kind(e), budget=_budget(e), entry=e) for e in found.entries]
+    made = [
+        Place(**shared, kind=_kind(e), budget=_budget(e), share=_share(e.budget, found.length, shares), entry=e)
+        for e in found.entries
+    ]
     made.sort(key=lambda place: (-place.worth, place.entry.allocated, place.name))
     worths, names = [place.worth for place in made], [place.name for place in made]
     cheap = front([place.entry.allocated for place in made], worths, names)
@@ -137,3 +150,10 @@ def _kind(entry: Entry) -> str:
 def _budget(entry: Entry) -> str:
     takes = kvjax.methods.info(entry.policy.partition(":")[0]).parameters
     return f"{entry.budget}" if "budget" in takes else "own"
+
+
+def _share(budget: int | float, length: int, shares: Sequence[float]) -> float:
+    """The share that a budget is; of slots the one of `shares` that makes as many (`cells.slots`), if one does."""
+    if isinstance(budget, float):
+        return budget
+    return next((share for share in shares if slots(share, length) == budget), budget / length)

@@ -71,6 +71,11 @@ def _with_built_in(spec: str, model: str) -> str:
     return f"{name}:{','.join(filter(None, [rest, f'artefact={model}']))}"
 
 
+def slots(share: float, length: int) -> int:
+    """What a method that takes whole slots alone gets for a share of the context."""
+    return max(1, round(share * length))
+
+
 def without(found: Cells, refused: Mapping[str, str]) -> Cells:
     """The cells but those of policies that are refused: name -> why."""
     return Cells(tuple(cell for cell in found.measured if cell.name not in refused), {**found.left_out, **refused})
@@ -99,7 +104,7 @@ def _cell(spec: str, budget: Budget, model: Decoder, lengths: Sequence[int]) -> 
     except ValueError:
         if isinstance(budget, int) or len(lengths) > 1:
             raise
-        cell = parse_policy(spec, max(1, round(budget * lengths[0])))
+        cell = parse_policy(spec, slots(budget, lengths[0]))
     for length in lengths:
         cell.policy.check(model, length)
     check_leaving(model, cell.policy, cell.policy.attention)

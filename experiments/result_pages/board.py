@@ -8,7 +8,7 @@ from pathlib import Path
 
 import kvjax
 from experiments.full_cache import OF_HALF
-from experiments.leaderboard.board import MEAN, Place, places
+from experiments.leaderboard.board import Place, headline, places
 from experiments.leaderboard.pack import COMMITTED
 from experiments.leaderboard.repeat import prompts_of
 from experiments.leaderboard.write import CSV, PAGE, write
@@ -69,7 +69,9 @@ def top(count: int) -> list[str]:
     Its last column is what they lose in nats a token where a quarter of the slots stays.
     """
     found = places(rows())
-    task = found[0].task if found else MEAN
+    if not found:
+        return []
+    task = headline(found)
     mine = [place for place in found if place.task == task and place.budget != "own" and place.kind != ELSEWHERE]
     quarter = [place for place in found if place.unit == "nats" and place.budget == "0.25"]
     lost = {place.entry.policy: place.entry.difference for place in quarter if place.entry.difference is not None}
@@ -109,7 +111,7 @@ def _budgeted(found: Sequence[Place], lost: Mapping[str, Estimate] | None = None
     """A method a line, its budgets side by side, best mean first; beside them what each method has `lost` in nats, where told."""
     by_method: dict[str, dict[float, Place]] = {}
     for place in found:
-        by_method.setdefault(place.entry.policy, {})[_share(place)] = place
+        by_method.setdefault(place.entry.policy, {})[place.share] = place
     budgets = sorted({share for mine in by_method.values() for share in mine}, reverse=True)
     whole = [name for name, mine in by_method.items() if len(mine) == len(budgets)]
     rest = [name for name in by_method if name not in whole]
@@ -151,11 +153,6 @@ def _linked(policy: str) -> str:
     name = policy.partition(":")[0]
     rest = policy[len(name) + 1 :]
     return f"[{name}](../methods.md#{name})" + (f" `{rest}`" if rest else "")
-
-
-def _share(place: Place) -> float:
-    budget = place.entry.budget
-    return budget if isinstance(budget, float) else round(budget / place.length, 4)
 
 
 def _bytes(place: Place) -> str:

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from experiments.cli import app
-from experiments.leaderboard.board import MEAN, group, places
+from experiments.leaderboard.board import MEAN, group, headline, places
 from experiments.leaderboard.cells import cells, with_built_in
 from experiments.leaderboard.front import front
 from experiments.leaderboard.kinds import KINDS, kind
@@ -232,6 +232,17 @@ def test_a_merger_that_leaves_a_bias_is_decoded_apart():
 def test_slots_are_filtered_as_the_share_they_are():
     (_, place) = sorted(places([row(policy="full", budget=1.0), row(policy="arkv", budget=32)]), key=lambda p: p.name == "arkv 32")
     assert (place.budget, group(place)) == ("32", "0.5")
+
+
+def test_slots_made_of_a_share_are_that_share():
+    rows = [row(policy="full", budget=1.0), row(policy="snapkv", budget=0.1), row(policy="arkv", budget=6)]
+    assert {place.name: group(place) for place in places(rows)} == {"full": "own", "snapkv 0.1": "0.1", "arkv 6": "0.1"}
+
+
+def test_the_headline_is_the_mean_or_else_the_task_of_most_prompts():
+    assert headline(places(made())) == MEAN
+    rows = [r for r in made() if r["task"] != "vt" or r["prompt"] == 0]
+    assert headline(places(rows)) == "needle unseen"
 
 
 def test_a_run_prints_its_plan_and_is_resumed(cli, tmp_path, haystack_file):
