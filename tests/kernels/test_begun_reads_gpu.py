@@ -51,8 +51,7 @@ def test_attention_stands_between_a_beginning_and_its_use(lm, method):
     args = operands(lm, kvjax.prefill(lm, list(range(90)), needs=policy), policy, SLOTS)
     text = deviceless.compiled(decode._loop, *args, width=64, keep_logits=False).as_text()
     step = list(events(computations(text), "entry"))  # the loop over steps is the program
-    layers = 1 if method is heterocache else lm.decoder.layers - policy.retrieve.skip_layers
-    readings = 2 * layers  # keys and values
+    readings = 2 if method is heterocache else 2 * (lm.decoder.layers - 1)  # keys and values
     assert step.count("begin") == step.count("take") == readings
     assert step.count("attention") >= lm.decoder.layers
     least = step.count("attention") if method is heterocache else 1
