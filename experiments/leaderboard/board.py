@@ -75,11 +75,11 @@ def group(place: Place) -> str:
     return place.budget if place.budget == "own" else f"{place.share:g}"
 
 
-def headline(found: Sequence[Place]) -> str:
-    """The task that stands for the others: the mean over them, else the one with scores that has the most prompts."""
+def headline(found: Sequence[Place]) -> Place:
+    """A place on the task that stands for the others: the mean over them, else the one with scores that has the most prompts."""
     scored = [place for place in found if place.unit == "share"]
-    means = [place.task for place in scored if place.task == MEAN]
-    return means[0] if means else max(scored, key=lambda place: place.entry.score.count).task
+    means = [place for place in scored if place.task == MEAN]
+    return means[0] if means else max(scored, key=lambda place: place.entry.score.count)
 
 
 def _means(compared: Sequence[Comparison]) -> list[Comparison]:

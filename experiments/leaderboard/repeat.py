@@ -26,10 +26,16 @@ def command(place: Place, cells: Cells, folder: Path) -> str:
     e = place.entry
     common = (place.model, place.dtype, place.length, e.policy, e.budget)
     rows = [row for task in place.tasks for row in cells[*common, task]]
-    words = ["kvjax", "leaderboard", "--model", place.model, "--dtype", place.dtype, "--methods", e.policy]
+    words = ["kvjax", "leaderboard", "--model", as_asked(place.model), "--dtype", place.dtype, "--methods", e.policy]
     words += [] if place.budget == "own" else ["--budgets", place.budget]
     words += prompts_of(rows) + (["--batched"] if e.batch > 1 else [])
     return shlex.join([*words, "--out", str(folder / "again" / place.name.replace(" ", "_").replace("/", "_"))])
+
+
+def as_asked(model: str) -> str:
+    """A model's name as `--model` takes it; of one with trained weights TRAINED stands for the folder that `kvjax train` wrote."""
+    name, trained, _ = model.partition("+")
+    return f"{name}+TRAINED" if trained else name
 
 
 def prompts_of(rows: Sequence[Row]) -> list[str]:

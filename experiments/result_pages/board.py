@@ -10,7 +10,7 @@ import kvjax
 from experiments.full_cache import OF_HALF
 from experiments.leaderboard.board import Place, headline, places
 from experiments.leaderboard.pack import COMMITTED
-from experiments.leaderboard.repeat import prompts_of
+from experiments.leaderboard.repeat import as_asked, prompts_of
 from experiments.leaderboard.write import CSV, PAGE, write
 from experiments.markdown_table import table
 from experiments.report.words import difference, estimate
@@ -28,7 +28,8 @@ a prompt's length cut while decoding alone.
 [{PAGE}]({PAGE}) sorts, filters and draws the same rows; [{CSV}]({CSV}) has the numbers."""
 
 _AGAIN = """A killed run goes on where it was. `python -m experiments.leaderboard.pack FOLDER` joins what was measured to the rows
-of the library, `kvjax results leaderboard` makes this page of them."""
+of the library, `kvjax results leaderboard` makes this page of them. TRAINED is the folder that `kvjax train` wrote of a model
+whose own weights a method trains, with the settings of [add a gate](../add_a_gate.md)."""
 
 
 #: What keeps every slot, some of them in host memory.
@@ -71,25 +72,28 @@ def top(count: int) -> list[str]:
     found = places(rows())
     if not found:
         return []
-    task = headline(found)
-    mine = [place for place in found if place.task == task and place.budget != "own" and place.kind != ELSEWHERE]
-    quarter = [place for place in found if place.unit == "nats" and place.budget == "0.25"]
+    first = headline(found)
+    same = [place for place in found if (place.model, place.dtype, place.length) == (first.model, first.dtype, first.length)]
+    mine = [place for place in same if place.task == first.task and place.budget != "own" and place.kind != ELSEWHERE]
+    quarter = [place for place in same if place.unit == "nats" and place.budget == "0.25"]
     lost = {place.entry.policy: place.entry.difference for place in quarter if place.entry.difference is not None}
     return _budgeted(mine, lost)[: count + 2] if mine else []
 
 
 def command(found: Sequence[Row]) -> str:
-    """The command lines that measure all of it: one a length, since each has budgets of its own."""
-    by_length: dict[int, list[Row]] = {}
+    """The command lines that measure all of it: one a model and length, since each has budgets of its own."""
+    by_setting: dict[tuple[str, int], list[Row]] = {}
     for row in found:
-        by_length.setdefault(row["length"], []).append(row)
-    return "\n".join(_command(by_length[length]) for length in sorted(by_length))
+        by_setting.setdefault((row["model"], row["length"]), []).append(row)
+    return "\n".join(_command(model, by_setting[model, length]) for model, length in sorted(by_setting))
 
 
-def _command(found: Sequence[Row]) -> str:
-    models, dtypes = (dict.fromkeys(row[name] for row in found) for name in ("model", "dtype"))
-    budgets = ",".join(map(str, _budgets(found)))
-    words = ["kvjax", "leaderboard", "--model", *models, "--dtype", *dtypes, "--budgets", budgets]
+def _command(model: str, found: Sequence[Row]) -> str:
+    trained = sorted({row["policy"] for row in found} - {"full"}) if "+" in model else []
+    words = ["kvjax", "leaderboard", "--model", as_asked(model), *(["--methods", ",".join(trained)] if trained else [])]
+    words += ["--dtype", *dict.fromkeys(row["dtype"] for row in found)]
+    budgets = _budgets(found)
+    words += ["--budgets", ",".join(map(str, budgets))] if budgets else []
     return shlex.join([*words, *prompts_of(found), "--batched", "--out", "out/leaderboard"])
 
 

@@ -240,9 +240,9 @@ def test_slots_made_of_a_share_are_that_share():
 
 
 def test_the_headline_is_the_mean_or_else_the_task_of_most_prompts():
-    assert headline(places(made())) == MEAN
+    assert headline(places(made())).task == MEAN
     rows = [r for r in made() if r["task"] != "vt" or r["prompt"] == 0]
-    assert headline(places(rows)) == "needle unseen"
+    assert headline(places(rows)).task == "needle unseen"
 
 
 def test_a_run_prints_its_plan_and_is_resumed(cli, tmp_path, haystack_file):

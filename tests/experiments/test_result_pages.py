@@ -124,6 +124,16 @@ def test_each_length_of_the_leaderboard_has_a_command_with_its_budgets(ranked):
     assert "--budgets 0.5,0.25 " in shares and "--budgets 512,256 " in slots and "--lengths 4096 " in slots
 
 
+def test_a_model_trained_for_a_method_has_a_command_and_tables_of_its_own(ranked, monkeypatch):
+    trained = [row | {"model": f"{row['model']}+dmc-12ab", "policy": "dmc", "budget": 1.0} for row in ranked[:2]]
+    mine, other = board.command(ranked + trained).splitlines()
+    assert "--methods" not in mine and "+TRAINED --methods dmc " in other and "--budgets" not in other
+    before = board.top(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(board, "rows", lambda: ranked + trained)
+        assert board.top(5) == before and any("+dmc-12ab, float32" in line for line in board.page().splitlines())
+
+
 def test_the_leaderboards_page_stands_beside_it(ranked, tmp_path):
     (tmp_path / "pages").mkdir()
     board.beside(tmp_path / "pages")
