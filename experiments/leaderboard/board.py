@@ -61,10 +61,12 @@ class Place:
 def places(rows: Sequence[Row]) -> list[Place]:
     """All places, task by task, the best first; the mean over the tasks with scores comes first where there are several.
 
+    Of a model and length the tasks with scores come first, among them those of the most prompts.
+
     Raises:
         ValueError: rows that do not compare (see `experiments.report.tables.groups`).
     """
-    compared = compare(rows, "full")
+    compared = _ordered(compare(rows, "full"))
     shares = sorted({row["budget"] for row in rows if isinstance(row["budget"], float)})
     found = [*_means(compared), *compared]
     return [place for comparison in found for place in _ranked(comparison, _tasks(comparison, compared), shares)]
@@ -80,6 +82,15 @@ def headline(found: Sequence[Place]) -> Place:
     scored = [place for place in found if place.unit == "share"]
     means = [place for place in scored if place.task == MEAN]
     return means[0] if means else max(scored, key=lambda place: place.entry.score.count)
+
+
+def _ordered(compared: Sequence[Comparison]) -> list[Comparison]:
+    settings = list(dict.fromkeys((c.model, c.dtype, c.length) for c in compared))
+
+    def order(c: Comparison) -> tuple[int, bool, int]:
+        return settings.index((c.model, c.dtype, c.length)), c.kind == "nats", -max(e.score.count for e in c.entries)
+
+    return sorted(compared, key=order)
 
 
 def _means(compared: Sequence[Comparison]) -> list[Comparison]:

@@ -243,6 +243,8 @@ def test_the_headline_is_the_mean_or_else_the_task_of_most_prompts():
     assert headline(places(made())).task == MEAN
     rows = [r for r in made() if r["task"] != "vt" or r["prompt"] == 0]
     assert headline(places(rows)).task == "needle unseen"
+    seen = [r | {"mode": "seen"} for r in made(tasks=("needle",), prompts=4) if r["task"] == "needle"]
+    assert list(dict.fromkeys(p.task for p in places(rows + seen))) == ["needle unseen", "needle seen", "vt unseen", "ppl"]
 
 
 def test_a_run_prints_its_plan_and_is_resumed(cli, tmp_path, haystack_file):
