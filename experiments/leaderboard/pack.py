@@ -1,8 +1,8 @@
 """`python -m experiments.leaderboard.pack FOLDER`: the rows of a leaderboard's folder become the committed ones.
 
-A row of each cell and prompt is kept, the newest; where a policy has become another one under its old name, by an artefact made
-anew, the rows of the former go. Rows that were measured beside uncommitted changes, or whose artefact does not say what it read,
-are refused. `kvjax results leaderboard` then makes the pages.
+A row of each model, cell and prompt is kept, the newest; where a policy has become another one under its old name, by an artefact
+made anew, the rows of the former go. Rows that were measured beside uncommitted changes, or whose artefact does not say what it
+read, are refused. `kvjax results leaderboard` then makes the pages.
 """
 
 import sys
@@ -32,10 +32,14 @@ def joined(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
         )
     settings = defaultdict(set)
     for row in new:
-        settings[row["policy"], row["budget"]].add(row["policy_repr"])
-    still = [row for row in old if row["policy_repr"] in settings.get((row["policy"], row["budget"]), {row["policy_repr"]})]
-    found = {key(row): row for row in [*still, *new]}
+        settings[_cell(row)].add(row["policy_repr"])
+    still = [row for row in old if row["policy_repr"] in settings.get(_cell(row), {row["policy_repr"]})]
+    found = {(*_cell(row), *key(row)): row for row in [*still, *new]}
     return [found[cell] for cell in sorted(found, key=str)]
+
+
+def _cell(row: Row) -> tuple:
+    return row["model"], row["dtype"], row["policy"], row["budget"]
 
 
 def main(folder: Path, committed: Path = COMMITTED) -> int:

@@ -24,7 +24,8 @@ prompts answered, in percent, with its 95% interval (Wilson), or nats a token; u
 that share of its slots kept, of nats the difference to the full cache on the same prompts, with its 95% interval; n is the number
 of prompts, the first ones of one list. The other columns are bytes allocated for the prompt on the device, at the smallest
 budget, and in host memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%. Slots above
-a prompt's length cut while decoding alone.
+a prompt's length cut while decoding alone; what `counting_given` asks for stands in the prompt, which `triattention` and
+`random_attention` hold on to.
 [{PAGE}]({PAGE}) sorts, filters and draws the same rows; [{CSV}]({CSV}) has the numbers."""
 
 _AGAIN = """A killed run goes on where it was. `python -m experiments.leaderboard.pack FOLDER` joins what was measured to the rows

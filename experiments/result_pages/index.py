@@ -26,6 +26,7 @@ def page() -> str:
     """docs/results/index.md."""
     others = "[Leaderboard](leaderboard.md). [Comparative study](study.md): bytes, times, quality and request rates of systems. "
     others += "[Decoding for long](long_decode.md): 20,480 tokens at a budget that stays. "
+    others += "[Tasks](tasks.md): which of them the model does, with all of its cache and with half of it. "
     others += "Sweeps: [first](first.md), [the papers' methods](papers.md), [bits a number](bits.md)."
     lines = ["# Results", "", _RULES, "", others, ""]
     lines += ["| ablation | task | prompts | " + " | ".join(OUTCOMES) + " | rows |"]

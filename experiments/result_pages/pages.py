@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.ablations import names
 from experiments.files import write_atomically
-from experiments.result_pages import ablation, board, index, long_decode, study, sweep
+from experiments.result_pages import ablation, board, index, long_decode, model_tasks, study, sweep
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 _FIRST = "Retrieval and perplexity of six methods at three budgets, from the README's first command."
@@ -20,6 +20,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "leaderboard": board.page,
     "long_decode": long_decode.page,
     "study": study.page,
+    "tasks": model_tasks.page,
     "papers": partial(sweep.page, "papers", "The papers' methods", _PAPERS),
     **{name: partial(ablation.page, name) for name in names()},
 }

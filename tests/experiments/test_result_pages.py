@@ -6,7 +6,7 @@ import pytest
 
 from experiments import full_cache
 from experiments.leaderboard import pack
-from experiments.result_pages import ablation, board, standing
+from experiments.result_pages import ablation, board, model_tasks, standing
 from experiments.result_pages import sweep as sweep_page
 from experiments.result_pages.pages import FOLDER, PAGES, write
 from experiments.rows import read
@@ -98,6 +98,8 @@ def test_packed_rows_are_the_rows_and_join_once(ranked, tmp_path):
     former = [row for row in ranked if (row["policy"], row["budget"]) == (anew["policy"], anew["budget"])]
     assert len(former) == 2 and pack.joined(ranked, [anew]).count(anew) == 1
     assert sorted(map(str, pack.joined(ranked, [anew]))) == sorted(map(str, [anew, *(row for row in ranked if row not in former)]))
+    another = [row | {"model": "toy+dmc-12ab"} for row in ranked]
+    assert sorted(map(str, pack.joined(ranked, another))) == sorted(map(str, [*ranked, *another])), "models do not meet"
     with pytest.raises(ValueError, match="2 of 2 rows are not from a commit without changes"):
         pack.joined(found, [ranked[0] | {"commit": "12ab+"}, ranked[1] | {"commit": None}])
 
@@ -149,3 +151,20 @@ def test_a_storage_stands_beside_eviction_at_no_fewer_bytes():
     lines = sweep_page._ranked([*coded, *evicted])
     assert [line[1:4] for line in lines] == [["mikv", "h2o", "1.0, 0.25"]] and lines[0][4].startswith("+100")
     assert sweep_page._ranked([*coded, *evicted[-2:]]) == [] == sweep_page._ranked(evicted)
+
+
+def test_a_task_is_fit_where_the_model_does_it_with_all_of_its_cache_and_not_with_half(monkeypatch):
+    scores = {"needle": (1.0, 0.0), "vt": (0.5, 0.0), "niah": (1.0, 1.0)}  # of the full cache and of half of it, at random
+    rows = [
+        _ranked(policy, budget, score, prompt) | {"task": task}
+        for task, of_task in scores.items()
+        for (policy, budget), score in zip([("full", 1.0), ("random", 0.5)], of_task, strict=True)
+        for prompt in range(10)
+    ]
+    monkeypatch.setattr(model_tasks, "ROWS", model_tasks.ROWS.with_name("another.jsonl"))
+    assert "No rows yet" in model_tasks.page()
+    monkeypatch.setattr(model_tasks, "shown", lambda path: rows)
+    lines = [line.strip("|").split("|") for line in model_tasks.page().splitlines() if "unseen |" in line]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    assert [(line[0], line[-1]) for line in cells] == [("needle unseen", "yes"), ("niah unseen", "no"), ("vt unseen", "no")]
+    assert cells[0][1:6] == ["64", "100 [72, 100]", "0 [0, 28]", "-100 [-100, -61]", "10"]
