@@ -26,7 +26,7 @@ def heterocache(home: OnDevice) -> kvjax.Policy:
 
 
 def infinigen(home: OnDevice) -> kvjax.Policy:
-    """A layer's tokens are read while the one before it is at work."""
+    """A layer's tokens are read while the one before it is at work; all layers but the first are read so."""
     return kvjax.methods.infinigen(part=0.5, alpha=1.5, cap=20, home=home, skip_layers=1)
 
 

@@ -8,7 +8,7 @@ import kvjax
 from experiments.leaderboard.cells import slots
 from experiments.leaderboard.front import front
 from experiments.leaderboard.kinds import kind
-from experiments.report.comparison import Comparison, Entry, compare
+from experiments.report.comparison import Comparison, Entry, compare, setting
 from experiments.rows import Row
 from experiments.stats import Estimate, mean_of
 
@@ -77,29 +77,22 @@ def group(place: Place) -> str:
     return place.budget if place.budget == "own" else f"{place.share:g}"
 
 
-def headline(found: Sequence[Place]) -> Place:
-    """A place on the task that stands for the others: the mean over them, else the one with scores that has the most prompts."""
-    scored = [place for place in found if place.unit == "share"]
-    means = [place for place in scored if place.task == MEAN]
-    return means[0] if means else max(scored, key=lambda place: place.entry.score.count)
-
-
 def _ordered(compared: Sequence[Comparison]) -> list[Comparison]:
-    settings = list(dict.fromkeys((c.model, c.dtype, c.length) for c in compared))
+    settings = list(dict.fromkeys(map(setting, compared)))
 
     def order(c: Comparison) -> tuple[int, bool, int]:
-        return settings.index((c.model, c.dtype, c.length)), c.kind == "nats", -max(e.score.count for e in c.entries)
+        return settings.index(setting(c)), c.kind == "nats", -max(e.score.count for e in c.entries)
 
     return sorted(compared, key=order)
 
 
 def _means(compared: Sequence[Comparison]) -> list[Comparison]:
     """The mean over tasks of each model and length, of the cells that all of them measured on as many prompts."""
-    by_length: dict[tuple, list[Comparison]] = {}
+    by_setting: dict[tuple[str, str, int], list[Comparison]] = {}
     for found in compared:
         if found.kind == "share":
-            by_length.setdefault((found.model, found.dtype, found.length), []).append(found)
-    means = [replace(found[0], task=MEAN, entries=_mean_entries(found)) for found in by_length.values() if len(found) > 1]
+            by_setting.setdefault(setting(found), []).append(found)
+    means = [replace(found[0], task=MEAN, entries=_mean_entries(found)) for found in by_setting.values() if len(found) > 1]
     return [found for found in means if found.entries]
 
 
@@ -136,7 +129,7 @@ def _mean_time(seconds: Sequence[float | None]) -> float | None:
 
 def _tasks(found: Comparison, compared: Sequence[Comparison]) -> tuple[str, ...]:
     def same(c: Comparison) -> bool:
-        return (c.model, c.dtype, c.length, c.kind) == (found.model, found.dtype, found.length, found.kind)
+        return (setting(c), c.kind) == (setting(found), found.kind)
 
     return tuple(c.task for c in compared if same(c)) if found.task == MEAN else (found.task,)
 

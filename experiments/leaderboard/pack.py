@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.leaderboard.write import ROWS
 from experiments.result_pages.standing import clean, told
-from experiments.rows import Row, key, pack, read
+from experiments.rows import KEY, Row, key, pack, read
 
 COMMITTED = Path(__file__).parents[1] / "results" / "leaderboard.jsonl.xz"
 
@@ -32,14 +32,15 @@ def joined(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
         )
     settings = defaultdict(set)
     for row in new:
-        settings[_cell(row)].add(row["policy_repr"])
-    still = [row for row in old if row["policy_repr"] in settings.get(_cell(row), {row["policy_repr"]})]
-    found = {(*_cell(row), *key(row)): row for row in [*still, *new]}
+        settings[_of_model(row, "policy", "budget")].add(row["policy_repr"])
+    still = [row for row in old if row["policy_repr"] in settings.get(_of_model(row, "policy", "budget"), {row["policy_repr"]})]
+    found = {_of_model(row, *KEY): row for row in [*still, *new]}
     return [found[cell] for cell in sorted(found, key=str)]
 
 
-def _cell(row: Row) -> tuple:
-    return row["model"], row["dtype"], row["policy"], row["budget"]
+def _of_model(row: Row, *names: str) -> tuple:
+    """The fields of a row, beside those that tell its model: one file has rows of one model, these are of several."""
+    return key(row, ("model", "dtype", *names))
 
 
 def main(folder: Path, committed: Path = COMMITTED) -> int:

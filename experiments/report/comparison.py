@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from experiments.full_cache import half_nbytes
 from experiments.report.tables import column, groups, medians, order, prompt_of, table_nbytes
@@ -70,6 +71,19 @@ def compare(rows: Sequence[Row], baseline: str) -> list[Comparison]:
             kind = "share" if "score" in of_task[0] else "nats"
             found.append(Comparison(model, dtype, length, task, kind, baseline, _entries(of_task, baseline)))
     return found
+
+
+class Measured(Protocol):
+    """What was measured with a model's prompts of one length."""
+
+    model: str
+    dtype: str
+    length: int
+
+
+def setting(found: Measured) -> tuple[str, str, int]:
+    """What must be the same for two numbers to stand beside each other: model, dtype and length."""
+    return found.model, found.dtype, found.length
 
 
 def check_baseline(rows: Sequence[Row], name: str) -> None:

@@ -11,7 +11,7 @@ from experiments.pictures import bars, budgets, drift, heatmap, memory_curve, re
 from experiments.pictures.canvas import Picture
 from experiments.report import blocks
 from experiments.report.charts import none
-from experiments.report.comparison import Comparison, compare
+from experiments.report.comparison import Comparison, compare, setting
 from experiments.report.inputs import Inputs
 from experiments.report.page import Section, render, shown
 from experiments.report.reproduce import commands
@@ -49,7 +49,7 @@ def write(
         return [shown(picture) for picture in pictures]
 
     sections = [
-        *(_scores(table, [c for c in compared if _of(c) == _of(table)], folder, keep) for table in found),
+        *(_scores(table, [c for c in compared if setting(c) == setting(table)], folder, keep) for table in found),
         Section("needles", "Needles by depth and length", DEPTH, keep(heatmap.draw(rows, folder))),
         Section("budgets", "Budgets of layers and heads", BUDGETS, keep(budgets.draw(inputs.traces, folder))),
         Section("retention", "What was kept along the text", RETENTION, keep(retention.draw(inputs.traces, folder))),
@@ -87,10 +87,6 @@ def _benches(inputs: Inputs, folder: Path, keep: Callable) -> Iterator[blocks.Bl
     for name, bench in inputs.benches.items():
         picture = bars.of_bench(name, bench, folder)
         yield blocks.ratios(name, bench, keep([picture] if picture else []))
-
-
-def _of(found: Table | Comparison) -> tuple[str, str, int]:
-    return found.model, found.dtype, found.length
 
 
 def _command(inputs: Inputs, folder: Path, baseline: str, charts: bool) -> str:

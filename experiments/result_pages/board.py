@@ -8,11 +8,12 @@ from pathlib import Path
 
 import kvjax
 from experiments.full_cache import OF_HALF
-from experiments.leaderboard.board import Place, headline, places
+from experiments.leaderboard.board import Place, places
 from experiments.leaderboard.pack import COMMITTED
 from experiments.leaderboard.repeat import as_asked, prompts_of
 from experiments.leaderboard.write import CSV, PAGE, write
 from experiments.markdown_table import table
+from experiments.report.comparison import setting
 from experiments.report.words import difference, estimate
 from experiments.result_pages.standing import said, shown
 from experiments.rows import Row
@@ -52,7 +53,7 @@ def page() -> str:
     lines += [_ABOUT, "", said(found), ""]
     by_task: dict[tuple, list[Place]] = {}
     for place in places(found):
-        by_task.setdefault((place.model, place.dtype, place.length, place.task), []).append(place)
+        by_task.setdefault((*setting(place), place.task), []).append(place)
     for (model, dtype, length, task), of_task in by_task.items():
         lines += [f"## {task}: {model}, {dtype}, {length} tokens", "", *_tables(of_task)]
     lines += ["## Not measured", "", *_left_out(found), ""]
@@ -73,8 +74,8 @@ def top(count: int) -> list[str]:
     found = places(rows())
     if not found:
         return []
-    first = headline(found)
-    same = [place for place in found if (place.model, place.dtype, place.length) == (first.model, first.dtype, first.length)]
+    first = found[0]
+    same = [place for place in found if setting(place) == setting(first)]
     mine = [place for place in same if place.task == first.task and place.budget != "own" and place.kind != ELSEWHERE]
     quarter = [place for place in same if place.unit == "nats" and place.budget == "0.25"]
     lost = {place.entry.policy: place.entry.difference for place in quarter if place.entry.difference is not None}
@@ -90,7 +91,7 @@ def command(found: Sequence[Row]) -> str:
 
 
 def _command(model: str, found: Sequence[Row]) -> str:
-    trained = sorted({row["policy"] for row in found} - {"full"}) if "+" in model else []
+    trained = sorted({row["policy"] for row in found} - {"full"}) if as_asked(model) != model else []
     words = ["kvjax", "leaderboard", "--model", as_asked(model), *(["--methods", ",".join(trained)] if trained else [])]
     words += ["--dtype", *dict.fromkeys(row["dtype"] for row in found)]
     budgets = _budgets(found)

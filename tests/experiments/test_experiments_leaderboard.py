@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from experiments.cli import app
-from experiments.leaderboard.board import MEAN, group, headline, places
+from experiments.leaderboard.board import MEAN, group, places
 from experiments.leaderboard.cells import cells, with_built_in
 from experiments.leaderboard.front import front
 from experiments.leaderboard.kinds import KINDS, kind
@@ -239,10 +239,10 @@ def test_slots_made_of_a_share_are_that_share():
     assert {place.name: group(place) for place in places(rows)} == {"full": "own", "snapkv 0.1": "0.1", "arkv 6": "0.1"}
 
 
-def test_the_headline_is_the_mean_or_else_the_task_of_most_prompts():
-    assert headline(places(made())).task == MEAN
+def test_the_mean_comes_first_or_else_the_task_of_most_prompts():
+    assert places(made())[0].task == MEAN
     rows = [r for r in made() if r["task"] != "vt" or r["prompt"] == 0]
-    assert headline(places(rows)).task == "needle unseen"
+    assert places(rows)[0].task == "needle unseen"
     seen = [r | {"mode": "seen"} for r in made(tasks=("needle",), prompts=4) if r["task"] == "needle"]
     assert list(dict.fromkeys(p.task for p in places(rows + seen))) == ["needle unseen", "needle seen", "vt unseen", "ppl"]
 
