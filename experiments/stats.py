@@ -4,11 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: 97.5% quantiles of Student's t for 1 .. 30 degrees of freedom; 1.96 + 2.5 / df is within 0.003 beyond.
-_T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+from scipy.special import stdtrit
 
 
 @dataclass(frozen=True)
@@ -80,15 +76,32 @@ def proportion(hits: Sequence[bool]) -> Estimate:
     return share([float(hit) for hit in hits])
 
 
-def average(values: Sequence[float]) -> Estimate:
-    """Mean with Student's t interval; of one value the interval is not known (NaN)."""
-    n = len(values)
-    mean = math.fsum(values) / n
-    if n == 1:
-        return Estimate(mean, math.nan, math.nan, 1)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    half = spread * (_T[n - 2] if n - 1 <= len(_T) else 1.96 + 2.5 / (n - 1))
-    return Estimate(mean, mean - half, mean + half, n)
+def average(values: Sequence[float], units: Sequence[int] | None = None) -> Estimate:
+    """Mean with Student's t interval; of one unit the interval is not known (NaN).
+
+    Values of one unit move together (stretches that share tokens). Of G units, with m the mean of all n values,
+
+        half = t(G - 1) √(G / (G - 1) Σ_g (Σ_{i in g} (x_i - m))²) / n
+
+    which is t(n - 1) s / √n where every value is a unit of its own, as it is without `units`.
+
+    Source: Liang and Zeger (1986), Longitudinal data analysis using generalized linear models.
+    """
+    mean, error, count = math.fsum(values) / len(values), *standard_error(values, units)
+    half = float(stdtrit(count - 1, 0.975)) * error if count > 1 else math.nan
+    return Estimate(mean, mean - half, mean + half, len(values))
+
+
+def standard_error(values: Sequence[float], units: Sequence[int] | None = None) -> tuple[float, int]:
+    """The standard error of `average`, and the number of units; NaN of one."""
+    mean = math.fsum(values) / len(values)
+    sums: dict[int, list[float]] = {}
+    for unit, value in zip(range(len(values)) if units is None else units, values, strict=True):
+        sums.setdefault(unit, []).append(value - mean)
+    if len(sums) == 1:
+        return math.nan, 1
+    squares = math.fsum(math.fsum(of) ** 2 for of in sums.values())
+    return math.sqrt(len(sums) / (len(sums) - 1) * squares) / len(values), len(sums)
 
 
 def _joined(x: float, y: float, phi: float) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from scipy.special import stdtrit
 
-from experiments.stats import Estimate, average, correlation, newcombe, share_difference
+from experiments.stats import Estimate, average, correlation, newcombe, share_difference, standard_error
 
 #: A score of 0.03 is three points; nats per token. Smaller differences are of no use to anybody.
 MATTERS = {"share": 0.03, "nats": 0.005}
@@ -55,12 +55,13 @@ class Verdict:
         return f"unresolved (n = {self.needed})" if self.needed else "unresolved"
 
 
-def verdict(better: Sequence[float], worse: Sequence[float], kind: str) -> Verdict:
+def verdict(better: Sequence[float], worse: Sequence[float], kind: str, units: Sequence[int] | None = None) -> Verdict:
     """Whether what a paper ranks first is better here, from values of which more is better, prompt by prompt.
 
     Args:
         better, worse: of the same prompts, in one order: scores from 0 to 1, or minus the nats per token.
         kind: "share" or "nats".
+        units: of nats, which prompts share graded tokens (`experiments.stretches`); None: none do.
 
     Raises:
         ValueError: no prompts, not the same number, or another kind.
@@ -68,7 +69,7 @@ def verdict(better: Sequence[float], worse: Sequence[float], kind: str) -> Verdi
     if kind not in MATTERS or not better or len(better) != len(worse):
         got = f"{len(better)} and {len(worse)} values of {kind!r}"
         raise ValueError(f"expected values of the same prompts and one of {tuple(MATTERS)}; got {got}")
-    return _of_shares(better, worse) if kind == "share" else _of_nats(better, worse)
+    return _of_shares(better, worse) if kind == "share" else _of_nats(better, worse, units)
 
 
 def _of_shares(better: Sequence[float], worse: Sequence[float]) -> Verdict:
@@ -80,15 +81,16 @@ def _of_shares(better: Sequence[float], worse: Sequence[float]) -> Verdict:
     return _settled(found, "share", lambda n, levels: newcombe(p, q, phi, n, _quantile(math.inf, levels)))
 
 
-def _of_nats(better: Sequence[float], worse: Sequence[float]) -> Verdict:
+def _of_nats(better: Sequence[float], worse: Sequence[float], units: Sequence[int] | None) -> Verdict:
     differences = [a - b for a, b in zip(better, worse, strict=True)]
-    found = average(differences)
+    found = average(differences, units)
     if min(differences) == max(differences):
         return _without_spread(found)
-    spread = math.sqrt(math.fsum((x - found.mean) ** 2 for x in differences) / (found.count - 1))
+    error, independent = standard_error(differences, units)
+    spread, share = error * math.sqrt(found.count), independent / found.count
 
     def interval(n: int, levels: Sequence[float]) -> Estimate:
-        half = _quantile(n - 1, levels) * spread / math.sqrt(n)
+        half = _quantile(max(1.0, share * n - 1), levels) * spread / math.sqrt(n)
         return Estimate(found.mean, found.mean - half, found.mean + half, n)
 
     return _settled(found, "nats", interval)

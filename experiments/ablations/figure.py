@@ -10,10 +10,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 from experiments.ablations.ablation import Ablation, Variant  # noqa: E402
-from experiments.ablations.compare import kind, worths  # noqa: E402
+from experiments.ablations.compare import kind, mean_of_prompts, worths  # noqa: E402
 from experiments.files import write_atomically
 from experiments.rows import Row  # noqa: E402
-from experiments.stats import average, share  # noqa: E402
 
 #: Okabe and Ito's blue for the paper, vermilion for ours.
 PAPER, OURS = "#0072B2", "#D55E00"
@@ -45,8 +44,7 @@ def draw(ablation: Ablation, variants: Sequence[Variant], rows: Sequence[Row], p
 def _estimate(task: str, by_prompt):
     if by_prompt is None:
         return None
-    values = list(by_prompt.values())
-    return average([-x for x in values]) if kind(task) == "nats" else share(values)
+    return mean_of_prompts(by_prompt, kind(task))
 
 
 def _bars(axis, means, estimates, colour: str) -> None:

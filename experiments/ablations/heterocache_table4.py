@@ -31,7 +31,7 @@ ABLATION = Ablation(
     budget=0.5,
     tasks="needle,ppl,counting_given",
     lengths=(2048,),
-    note="In counting_given the model looks back at the prompt after 1,024 further tokens: attention has drifted by then.",
+    note="`--tasks counting_given` looks back at the prompt after 1,024 further tokens: attention has drifted by then.",
 )
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from experiments.ablations.ablation import Ablation, Variant
-from experiments.ablations.compare import Pair, Worths, kind, pairs, worths
+from experiments.ablations.compare import Pair, Prompt, Worths, kind, mean_of_prompts, pairs, worths
 from experiments.full_cache import MB, OF_HALF, half_nbytes
 from experiments.markdown_table import table
 from experiments.report.tables import table_nbytes
 from experiments.report.words import difference, estimate
 from experiments.rows import Row
-from experiments.stats import average, share
+from experiments.stats import average
 from experiments.verdicts import OUTCOMES
 
 
@@ -28,7 +28,7 @@ def markdown(ablation: Ablation, variants: Sequence[Variant], rows: Sequence[Row
 BYTES = (
     f"MB: 10^6 bytes allocated for the prompt, with positions and rounding; {OF_HALF}: the device's bytes as a share of keys and "
     "values of all tokens in 16-bit numbers; tables: codebooks and the like, once a model. "
-    "Intervals: 95%; of a difference paired over prompts."
+    "a / b: length by length, where they differ. Intervals: 95%; of a difference paired over prompts."
 )
 
 
@@ -44,16 +44,17 @@ def counted(found: Sequence[Pair]) -> str:
 def _table(variants: Sequence[Variant], rows: Sequence[Row]) -> list[str]:
     columns = list(dict.fromkeys(name for variant in variants for name in variant.paper))
     found = worths(rows)
-    heads = ["variant", *(f"paper: {name}" for name in columns), "paper's rank"]
-    heads += [part for task in found for part in (_title(task), "our rank")]
+    published = {variant.label: variant.published for variant in variants if variant.published is not None}
+    heads = ["variant", *(f"paper: {name}" for name in columns), *(["paper's rank"] if published else [])]
+    heads += [part for task in found for part in (_title(task), *(["our rank"] if published else []))]
     heads += ["device MB", OF_HALF, "host MB", "tables MB"]
     papers = {variant.label: variant.paper for variant in variants}
     if any("full" in by_label for by_label in found.values()):
         papers = {"full": {}} | papers
-    published = {variant.label: variant.published for variant in variants if variant.published is not None}
     body = [
-        [label, *(f"{paper[name]:g}" if name in paper else "-" for name in columns), _rank(label, published)]
-        + _ours(label, papers, found)
+        [label, *(f"{paper[name]:g}" if name in paper else "-" for name in columns)]
+        + ([_rank(label, published)] if published else [])
+        + _ours(label, published, found)
         + _bytes([row for row in rows if row["policy"] == label])
         for label, paper in papers.items()
     ]
@@ -64,22 +65,30 @@ def _title(task: str) -> str:
     return "ours: ppl, nats/token" if kind(task) == "nats" else f"ours: {task}, %"
 
 
-def _ours(label: str, variants: Mapping[str, object], found: Worths) -> list[str]:
+def _ours(label: str, published: Mapping[str, float], found: Worths) -> list[str]:
+    """Our numbers, each with its rank among the variants that the paper ranks, where it ranks any."""
     cells = []
     for task, by_label in found.items():
-        means = {other: _mean(by_label[other]) for other in variants if other in by_label and other != "full"}
-        cells += [_value(list(by_label[label].values()), kind(task)) if label in by_label else "-", _rank(label, means)]
+        means = {other: _mean(by_label[other]) for other in published if other in by_label}
+        cells += [_value(by_label[label], kind(task)) if label in by_label else "-", *([_rank(label, means)] if published else [])]
     return cells
 
 
-def _value(values: Sequence[float], unit: str) -> str:
-    e = share(values) if unit == "share" else average([-x for x in values])
+def _value(by_prompt: Mapping[Prompt, float], unit: str) -> str:
+    e = mean_of_prompts(by_prompt, unit)
     return f"{estimate(e, unit)} n={e.count}"
 
 
 def _bytes(rows: Sequence[Row]) -> list[str]:
+    """Device MB, their share, host MB, MB of tables; one of each length, where there are several."""
+    lengths = sorted({row["length"] for row in rows})
+    cells = [_bytes_of([row for row in rows if row["length"] == length]) for length in lengths]
     if not rows:
         return ["-"] * 4
+    return [" / ".join(of_length) if len(set(of_length)) > 1 else of_length[0] for of_length in zip(*cells, strict=True)]
+
+
+def _bytes_of(rows: Sequence[Row]) -> list[str]:
     mean = {name: math.fsum(row[name] for row in rows) / len(rows) for name in ("allocated_bytes", "host_bytes")}
     half = math.fsum(map(half_nbytes, rows)) / len(rows)
     tables = table_nbytes(rows)

@@ -118,9 +118,10 @@ def check(cache: kvjax.KVCache, text: int, most: np.ndarray) -> None:
 
 
 def table(result: Mapping[str, Any]) -> list[list[str]]:
-    """A line a method, the dearest step first: method, slots, kB, milliseconds a token, those of `BESIDE`, ratio."""
+    """A line a method, the dearest step first: method, slots, kB, kB at most, milliseconds a token, those of `BESIDE`, ratio."""
     cells = sorted(result["cells"].items(), key=lambda item: -item[1]["ratio"])
     return [
-        [name, f"{x['slots']}", f"{x['bytes'] / 1e3:.0f}", f"{x['ms']:.2f}", f"{x['beside_ms']:.2f}", f"{x['ratio']:.2f}"]
+        [name, f"{x['slots']}", *(f"{x[size] / 1e3:.0f}" for size in ("bytes", "bytes_at_bound"))]
+        + [f"{x['ms']:.2f}", f"{x['beside_ms']:.2f}", f"{x['ratio']:.2f}"]
         for name, x in cells
     ]

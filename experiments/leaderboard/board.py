@@ -54,8 +54,21 @@ class Place:
 
     @property
     def worth(self) -> float:
-        """The score, or the nats with their sign turned: higher is better."""
-        return self.entry.score.mean if self.unit == "share" else -self.entry.score.mean
+        """Higher is better: `value`, of nats with its sign turned."""
+        return self.value.mean if self.unit == "share" else -self.value.mean
+
+    @property
+    def value(self) -> Estimate:
+        """What places are ranked and drawn by: the score, or the nats beyond the full cache's on the same prompts, since methods
+        are measured on different numbers of them."""
+        if self.unit == "share":
+            return self.entry.score
+        return self.lost or Estimate(0.0, 0.0, 0.0, self.entry.score.count)
+
+    @property
+    def lost(self) -> Estimate | None:
+        """Nats a token beyond the full cache's; None of scores, and of the full cache itself."""
+        return self.entry.difference if self.unit == "nats" else None
 
 
 def places(rows: Sequence[Row]) -> list[Place]:
@@ -137,7 +150,7 @@ def _tasks(found: Comparison, compared: Sequence[Comparison]) -> tuple[str, ...]
 def _ranked(found: Comparison, tasks: tuple[str, ...], shares: Sequence[float]) -> list[Place]:
     shared = dict(model=found.model, dtype=found.dtype, length=found.length, task=found.task, tasks=tasks, unit=found.kind)
     made = [
-        Place(**shared, kind=_kind(e), budget=_budget(e), share=_share(e.budget, found.length, shares), entry=e)
+        Place(**shared, kind=_kind(e), budget=_budget(e), share=share_of(e.budget, found.length, shares), entry=e)
         for e in found.entries
     ]
     made.sort(key=lambda place: (-place.worth, place.entry.allocated, place.name))
@@ -156,7 +169,7 @@ def _budget(entry: Entry) -> str:
     return f"{entry.budget}" if "budget" in takes else "own"
 
 
-def _share(budget: int | float, length: int, shares: Sequence[float]) -> float:
+def share_of(budget: int | float, length: int, shares: Sequence[float]) -> float:
     """The share that a budget is; of slots the one of `shares` that makes as many (`cells.slots`), if one does."""
     if isinstance(budget, float):
         return budget

@@ -9,18 +9,21 @@ from experiments.leaderboard.kinds import KINDS
 from experiments.pages import Json, environment
 from experiments.pages.charts import COLOURS, charts, front
 from experiments.pages.table import Cell, Head
-from experiments.report.charts import TITLES
 from experiments.report.charts import datum as chart_datum
+from experiments.report.charts import heights
 from experiments.report.words import difference, estimate, milliseconds
 from experiments.stats import Estimate
 
+#: Titles of the vertical axis, by unit.
+_AXES = {"share": "score %", "nats": "nats per token beyond the full cache"}
 COLOUR = dict(zip(KINDS, COLOURS, strict=True))
 
 
 HEADS = (
     Head("method", "a method of kvjax, with its budget", "ascending", True),
     Head(
-        "score", "score in percent, higher is better, or nats per token, lower is better; 95% interval; sorted best first",
+        "score", "score in percent, higher is better, or nats per token, lower is better; 95% interval; sorted best first, "
+        "nats by what is lost against the full cache on the same prompts",
         sorted="descending",
     ),
     Head("− full", "difference to the full cache on the same prompts, with its 95% interval"),
@@ -73,20 +76,21 @@ def render(
 
 def datum(index: int, place: Place) -> Json:
     """A row as the charts have it."""
-    return chart_datum(place.entry, place.unit, name=place.name, kind=place.kind, task=place.task, href=f"#row-{index}")
+    made = chart_datum(place.entry, place.unit, name=place.name, kind=place.kind, task=place.task, href=f"#row-{index}")
+    return made | heights(place.value, place.unit)
 
 
 def specifications(places: Sequence[Place]) -> dict[str, Json]:
     """Specifications by unit and name."""
     costs = {"bytes": "device MB", "time": "ms per token"}
     return {
-        unit: {name: front(name, costs[name], kinds=list(KINDS), score=TITLES[unit], percent=unit == "share") for name in costs}
+        unit: {name: front(name, costs[name], kinds=list(KINDS), score=_AXES[unit], percent=unit == "share") for name in costs}
         for unit in dict.fromkeys(place.unit for place in places)
     }
 
 
 def _about(places: Sequence[Place]) -> str:
-    methods = len({place.entry.policy for place in places})
+    methods = len({place.entry.policy.partition(":")[0] for place in places})
     prompts = sorted({place.entry.score.count for place in places if len(place.tasks) == 1})
     words = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
     return f"{methods} methods; prompts of a task: {words}. {', '.join(dict.fromkeys(map(_setting, places)))}."
@@ -107,7 +111,7 @@ def _row(place: Place, repeat: str, bars: Mapping[tuple, tuple[float, float]]) -
 
 def _cells(place: Place, scale: tuple[float, float]) -> list[Cell]:
     e = place.entry
-    score = Cell(estimate(e.score, place.unit), place.worth, _bar(e.score, scale))
+    score = Cell(estimate(e.score, place.unit), place.worth, _bar(place.value, scale))
     less = Cell("-") if e.difference is None else Cell(difference(e.difference, place.unit), e.difference.mean)
     budget = Cell(place.budget, None if place.budget == "own" else float(group(place)))
     return [
@@ -126,7 +130,7 @@ def _scales(places: Sequence[Place]) -> dict[tuple, tuple[float, float]]:
     """The ends of the bars of each task: 0 and 1 of scores, the least and the most of nats."""
     found: dict[tuple, tuple[float, float]] = {}
     for place in places:
-        ends = [x for x in (place.entry.score.low, place.entry.score.mean, place.entry.score.high) if not math.isnan(x)]
+        ends = [x for x in (place.value.low, place.value.mean, place.value.high) if not math.isnan(x)]
         low, high = found.get((_setting(place), place.task), (math.inf, -math.inf))
         share = place.unit == "share"
         found[_setting(place), place.task] = (0.0, 1.0) if share else (min(low, *ends), max(high, *ends))

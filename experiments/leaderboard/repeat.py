@@ -1,11 +1,13 @@
 """The command that measures one place of a leaderboard again, and no other."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from experiments.leaderboard.board import Place
-from experiments.report.reproduce import PACKAGED
+from experiments.leaderboard.board import Place, share_of
+from experiments.leaderboard.cells import slots
+from experiments.report.reproduce import PACKAGED, line, plans
 from experiments.report.tables import column
 from experiments.rows import Row
 
@@ -30,6 +32,30 @@ def command(place: Place, cells: Cells, folder: Path) -> str:
     words += [] if place.budget == "own" else ["--budgets", place.budget]
     words += prompts_of(rows) + (["--batched"] if e.batch > 1 else [])
     return shlex.join([*words, "--out", str(folder / "again" / place.name.replace(" ", "_").replace("/", "_"))])
+
+
+def commands(rows: Sequence[Row], folder: str) -> list[str]:
+    """The command lines that measure these rows, and no others, into one folder each a model and length."""
+    lines = []
+    for plan in plans(_with_shares(rows)):
+        model, _, _ = plan.common
+        words = ["--methods", ",".join(plan.policies)]
+        words += ["--budgets", ",".join(map(str, plan.budgets))] if plan.budgets != (1.0,) else []
+        asked = replace(plan, common=(as_asked(model), *plan.common[1:]))
+        lines.append(line("leaderboard", asked, [*words, "--batched", "--out", folder]))
+    return lines
+
+
+def _with_shares(rows: Sequence[Row]) -> Iterator[Row]:
+    """Slots that a leaderboard makes of a share, where a method takes slots alone, as that share of the same model and length."""
+    shares: dict[tuple, set[float]] = {}
+    for row in rows:
+        if isinstance(row["budget"], float) and row["budget"] < 1:
+            shares.setdefault((row["model"], row["length"]), set()).add(row["budget"])
+    for row in rows:
+        mine = sorted(shares.get((row["model"], row["length"]), ()))
+        made = isinstance(row["budget"], int) and row["budget"] in [slots(share, row["length"]) for share in mine]
+        yield row | {"budget": share_of(row["budget"], row["length"], mine)} if made else row
 
 
 def as_asked(model: str) -> str:

@@ -9,6 +9,7 @@ from experiments.pages import Json
 from experiments.pages.charts import Charts, charts, front
 from experiments.report.comparison import Comparison, Entry
 from experiments.report.words import difference, estimate, milliseconds
+from experiments.stats import Estimate
 
 #: Titles of the vertical axis, by unit.
 TITLES = {"share": "score %", "nats": "nats per token"}
@@ -45,16 +46,21 @@ def key(found: Comparison, e: Entry) -> str:
 
 def datum(e: Entry, unit: str, *, name: str, kind: str, task: str, href: str) -> dict[str, Json]:
     """A line as a chart has it (`experiments.pages.charts.front`), and in words as a point says it."""
-    scale = 100.0 if unit == "share" else 1.0
-    low, high = (None if math.isnan(x) else scale * x for x in (e.score.low, e.score.high))
     time = 1e3 * e.token if e.token and e.batch <= 1 else None
     return {
         "name": name, "kind": kind, "unit": unit, "task": task, "href": href,
-        "score": scale * e.score.mean, "low": low, "high": high, "worth": e.score.mean if unit == "share" else -e.score.mean,
+        **heights(e.score, unit),
         "bytes": e.allocated / MB if e.allocated > 0 else None, "time": time,
         "says": estimate(e.score, unit), "mb": f"{e.allocated / MB:.2f}", "share": f"{100 * e.allocated / e.full:.0f}%",
         "ms": milliseconds(e.token, e.batch), "difference": "-" if e.difference is None else difference(e.difference, unit),
     }  # fmt: skip
+
+
+def heights(e: Estimate, unit: str) -> dict[str, Json]:
+    """Where a point stands, and its line."""
+    scale = 100.0 if unit == "share" else 1.0
+    low, high = (None if math.isnan(x) else scale * x for x in (e.low, e.high))
+    return {"score": scale * e.mean, "low": low, "high": high, "worth": e.mean if unit == "share" else -e.mean}
 
 
 def _row(found: Comparison, e: Entry) -> Json:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from experiments.full_cache import half_nbytes
-from experiments.report.tables import column, groups, medians, order, prompt_of, table_nbytes
+from experiments.report.tables import begin, column, groups, medians, order, prompt_of, table_nbytes
 from experiments.rows import Row
 from experiments.stats import Estimate, average, share, share_difference
+from experiments.stretches import units
 
 Cell = tuple[str, int | float]
 
@@ -125,7 +126,7 @@ def _entry(cell: Cell, rows: list[Row], baseline: str, references: Mapping) -> E
         half=statistics.fmean(map(half_nbytes, rows)),
         tables=table_nbytes(rows),
         score=mean_score(rows),
-        difference=paired(_by_prompt(rows), reference, bounded="score" in rows[0]),
+        difference=_difference(rows, reference),
         compress=_median(rows, "seconds_compress"),
         token=_median(rows, "seconds_per_token"),
         batch=_median(rows, "rows") or 1,
@@ -135,16 +136,22 @@ def _entry(cell: Cell, rows: list[Row], baseline: str, references: Mapping) -> E
 
 def mean_score(rows: Sequence[Row]) -> Estimate:
     """Of scores from 0 to 1 with Wilson's interval, of nats with Student's."""
-    return share([row["score"] for row in rows]) if "score" in rows[0] else average([row["nll"] for row in rows])
+    return share([row["score"] for row in rows]) if "score" in rows[0] else _nats(rows, [row["nll"] for row in rows])
 
 
-def paired(mine: Mapping[tuple, float], other: Mapping[tuple, float], *, bounded: bool) -> Estimate | None:
-    """Mean of (mine - other) over the prompts of both; None where there is none."""
-    common = sorted(mine.keys() & other.keys())
+def _difference(rows: Sequence[Row], reference: Mapping[tuple, float]) -> Estimate | None:
+    """Mean of (rows - reference) over the prompts of both; None where there is none."""
+    common = sorted((row for row in rows if prompt_of(row) in reference), key=prompt_of)
     if not common:
         return None
-    a, b = [mine[prompt] for prompt in common], [other[prompt] for prompt in common]
-    return share_difference(a, b) if bounded else average([x - y for x, y in zip(a, b, strict=True)])
+    mine, other = [worth(row) for row in common], [reference[prompt_of(row)] for row in common]
+    if "score" in rows[0]:
+        return share_difference(mine, other)
+    return _nats(common, [x - y for x, y in zip(mine, other, strict=True)])
+
+
+def _nats(rows: Sequence[Row], values: Sequence[float]) -> Estimate:
+    return average(values, units(list(map(begin, rows))))
 
 
 def _by_prompt(rows: Sequence[Row]) -> dict[tuple, float]:

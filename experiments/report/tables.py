@@ -13,6 +13,7 @@ from experiments.answer_cost import FIGURES
 from experiments.full_cache import half_nbytes
 from experiments.rows import Row, key
 from experiments.stats import Estimate, average, share
+from experiments.stretches import units
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,11 @@ def groups(rows: Sequence[Row]) -> dict[tuple[str, str, int], list[Row]]:
 def prompt_of(row: Row) -> tuple:
     """What two cells must share to be compared prompt by prompt."""
     return (row["task"], row["mode"], row["seed"], row["prompt"])
+
+
+def begin(row: Row) -> int | None:
+    """Where its prompt begins in the text, in tokens; None where the row does not say."""
+    return row.get("begin")
 
 
 def _check(model: str, length: int, rows: list[Row]) -> None:
@@ -172,9 +178,10 @@ def medians(rows: Sequence[Row]) -> dict[str, float]:
 def _score(rows: list[Row], reference: dict[tuple, Row]) -> Score:
     if "score" in rows[0]:
         return Score("share", share([row["score"] for row in rows]))
-    pairs = [(row["nll"], reference[prompt_of(row)]["nll"]) for row in rows if prompt_of(row) in reference]
-    excess = average([mine - full for mine, full in pairs]) if pairs and rows[0]["policy"] != "full" else None
-    return Score("nats", average([row["nll"] for row in rows]), excess)
+    paired = [row for row in rows if prompt_of(row) in reference]
+    more = [row["nll"] - reference[prompt_of(row)]["nll"] for row in paired]
+    excess = average(more, units(list(map(begin, paired)))) if more and rows[0]["policy"] != "full" else None
+    return Score("nats", average([row["nll"] for row in rows], units(list(map(begin, rows)))), excess)
 
 
 def _order(line: Line) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ def estimate(e: Estimate, kind: str) -> str:
 
 def difference(e: Estimate, kind: str) -> str:
     """`-25 [-62, +18]` of scores, `+0.037 ± 0.012` of nats."""
-    return _percent(e, "+") if kind == "share" else f"{e.mean:+.3f}{_half(e)}"
+    return _percent(e, "+") if kind == "share" else _nats(e, "+")
 
 
 def milliseconds(seconds: float | None, batch: float = 1) -> str:
@@ -23,10 +23,22 @@ def milliseconds(seconds: float | None, batch: float = 1) -> str:
     return text if batch <= 1 else f"{text} (1/{batch:g})"
 
 
+def _half(e: Estimate) -> str:
+    return "" if math.isnan(e.high) else f" ± {e.high - e.mean:.3f}"
+
+
 def _percent(e: Estimate, sign: str) -> str:
-    mean, low, high = (f"{100 * x:{sign}.0f}" for x in (e.mean, e.low, e.high))
+    """Whole percents; of a difference a digit more where one of its ends would else be called zero."""
+    values = [100 * x for x in (e.mean, e.low, e.high)]
+    digits = 1 if sign and any(0 < abs(x) < 0.5 for x in values[1:]) else 0
+    mean, low, high = (f"{x:{sign}.{digits}f}" for x in values)
     return mean if math.isnan(e.high) else f"{mean} [{low}, {high}]"
 
 
-def _half(e: Estimate) -> str:
-    return "" if math.isnan(e.high) else f" ± {e.high - e.mean:.3f}"
+def _nats(e: Estimate, sign: str) -> str:
+    """Three digits; as many more as show on which side of zero the interval lies, six at most."""
+    half = e.high - e.mean
+    if math.isnan(half):
+        return f"{e.mean:{sign}.3f}"
+    digits = next((d for d in range(3, 6) if round(abs(e.mean), d) != round(half, d)), 6) if half else 3
+    return f"{e.mean:{sign}.{digits}f} ± {half:.{digits}f}"

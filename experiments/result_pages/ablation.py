@@ -1,6 +1,7 @@
 """The page of an ablation: its tables from the committed rows; where there are none, the command that measures them."""
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.ablations.ablation import Ablation, Setting, Variant
@@ -22,9 +23,18 @@ def page(name: str) -> str:
         return "\n".join([*title, *_unmeasured(name, ablation)])
     path = ROWS / f"{name}.jsonl"
     cells = [row for row in rows if row["policy"] != "full"]
-    sizes = {f"{row['model']} ({row['dtype']}), {row['length']} tokens, budget {row['budget']}" for row in cells}
     body = markdown(ablation, variants(ablation, cells[0]["model"], cells[0]["budget"]), rows)
-    return "\n".join([*title, f"{', '.join(sorted(sizes))}. {said(rows)}", "", body, *repeated(rows, path, ROOT), ""])
+    return "\n".join([*title, f"{_sizes_of(cells)}. {said(rows)}", "", body, *repeated(rows, path, ROOT), ""])
+
+
+def _sizes_of(rows: Sequence[Row]) -> str:
+    """Models, lengths and budgets of rows: `smollm2-135m (float32), 1024 and 2048 tokens, budget 0.25`."""
+
+    def joined(words: Iterable[object]) -> str:
+        return " and ".join(map(str, sorted(set(words))))
+
+    models = joined(f"{row['model']} ({row['dtype']})" for row in rows)
+    return f"{models}, {joined(row['length'] for row in rows)} tokens, budget {joined(row['budget'] for row in rows)}"
 
 
 def rows_of(name: str) -> list[Row]:

@@ -1,6 +1,5 @@
 """The leaderboard's pages: every method that was measured, from the committed rows."""
 
-import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -10,7 +9,7 @@ import kvjax
 from experiments.full_cache import OF_HALF
 from experiments.leaderboard.board import Place, places
 from experiments.leaderboard.pack import COMMITTED
-from experiments.leaderboard.repeat import as_asked, prompts_of
+from experiments.leaderboard.repeat import commands
 from experiments.leaderboard.write import CSV, PAGE, write
 from experiments.markdown_table import table
 from experiments.report.comparison import setting
@@ -23,8 +22,8 @@ from kvjax.artefacts.artefact import built_in
 _ABOUT = f"""Every method of `kvjax methods` that runs on this model as it comes, at the same budgets. A score is the share of
 prompts answered, in percent, with its 95% interval (Wilson), or nats a token; under a share of the prompt stands the score with
 that share of its slots kept, of nats the difference to the full cache on the same prompts, with its 95% interval; n is the number
-of prompts, the first ones of one list. The other columns are bytes allocated for the prompt on the device, at the smallest
-budget, and in host memory, as shares of the whole cache in 16 bits, of which a float32 cache takes 200%. Slots above
+of prompts, the first ones of one list. The other columns are bytes allocated for the prompt on the device and in host memory, as
+shares of the whole cache in 16 bits, of which a float32 cache takes 200%. Slots above
 a prompt's length cut while decoding alone; what `counting_given` asks for stands in the prompt, which `triattention` and
 `random_attention` hold on to.
 [{PAGE}]({PAGE}) sorts, filters and draws the same rows; [{CSV}]({CSV}) has the numbers."""
@@ -83,27 +82,8 @@ def top(count: int) -> list[str]:
 
 
 def command(found: Sequence[Row]) -> str:
-    """The command lines that measure all of it: one a model and length, since each has budgets of its own."""
-    by_setting: dict[tuple[str, int], list[Row]] = {}
-    for row in found:
-        by_setting.setdefault((row["model"], row["length"]), []).append(row)
-    return "\n".join(_command(model, by_setting[model, length]) for model, length in sorted(by_setting))
-
-
-def _command(model: str, found: Sequence[Row]) -> str:
-    trained = sorted({row["policy"] for row in found} - {"full"}) if as_asked(model) != model else []
-    words = ["kvjax", "leaderboard", "--model", as_asked(model), *(["--methods", ",".join(trained)] if trained else [])]
-    words += ["--dtype", *dict.fromkeys(row["dtype"] for row in found)]
-    budgets = _budgets(found)
-    words += ["--budgets", ",".join(map(str, budgets))] if budgets else []
-    return shlex.join([*words, *prompts_of(found), "--batched", "--out", "out/leaderboard"])
-
-
-def _budgets(found: Sequence[Row]) -> list[float] | list[int]:
-    """The shares that were asked for, of which some methods make slots; where there are none, slots."""
-    shares = {row["budget"] for row in found if isinstance(row["budget"], float) and row["budget"] < 1}
-    slots = {row["budget"] for row in found if isinstance(row["budget"], int)}
-    return sorted(shares or slots, reverse=True)
+    """The command lines that measure all of it, and no more."""
+    return "\n".join(commands(found, "out/leaderboard"))
 
 
 def _tables(found: Sequence[Place]) -> list[str]:
@@ -129,14 +109,21 @@ def _budgeted(found: Sequence[Place], lost: Mapping[str, Estimate] | None = None
         scores = [_score(mine[b]) if b in mine else "-" for b in budgets]
         beside = [] if lost is None else [difference(lost[name], "nats") if name in lost else "-"]
         lines.append([_linked(name), smallest.kind, *scores, _bytes(smallest), str(smallest.entry.score.count), *beside])
-    heads = ["method", "kind", *(f"{100 * b:g}%" for b in budgets), OF_HALF, "n"]
-    return _table(heads if lost is None else [*heads, "nats lost at 25%"], lines)
+    heads = ["method", "kind", *(f"{100 * b:g}%" for b in budgets), f"bytes at {100 * budgets[-1]:g}%, {OF_HALF}", "n"]
+    return _table(heads if lost is None else [*heads, _lost_of(lost) if lost else "nats lost at 25%"], lines)
+
+
+def _lost_of(lost: Mapping[str, Estimate]) -> str:
+    """`nats lost at 25%, of 8 texts`."""
+    counts = {e.count for e in lost.values()}
+    texts = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    return f"nats lost at 25%, of {texts} texts"
 
 
 def _without(found: Sequence[Place]) -> list[str]:
     """Methods whose size is their own: bits, pages read, host memory."""
     lines = [
-        [_linked(place.entry.policy), place.kind, estimate(place.entry.score, place.unit), _bytes(place), _host(place),
+        [_linked(place.entry.policy), place.kind, _score(place), _bytes(place), _host(place),
          str(place.entry.score.count)]
         for place in found
     ]  # fmt: skip
@@ -145,8 +132,7 @@ def _without(found: Sequence[Place]) -> list[str]:
 
 def _score(place: Place) -> str:
     """The score; of nats what is lost, whose interval is not that of the prompts themselves."""
-    e = place.entry
-    return difference(e.difference, "nats") if place.unit == "nats" and e.difference else estimate(e.score, place.unit)
+    return difference(place.lost, "nats") if place.lost else estimate(place.entry.score, place.unit)
 
 
 def _table(heads: list[str], lines: list[list[str]]) -> list[str]:

@@ -8,7 +8,7 @@ from experiments.ablations import names
 from experiments.ablations.compare import pairs
 from experiments.ablations.run import find
 from experiments.report import column
-from experiments.result_pages import ablation
+from experiments.result_pages import ablation, published
 from experiments.result_pages.standing import clean
 from experiments.rows import Row
 from experiments.tasks.text import PACKAGE
@@ -17,9 +17,10 @@ from kvjax.artefacts.artefact import BUILT_IN
 
 _RULES = f"""A published ordering **holds** or is **reversed** where the 95% interval of the difference, paired over prompts,
 excludes zero; it is **bounded** where the interval holds zero and lies within ± {100 * MATTERS["share"]:g} points or
-± {MATTERS["nats"]} nats a token; all else is **unresolved**, and so is everything below {FEWEST} prompts. The rules are in
-`experiments/verdicts.py`; the pages say how many prompts would settle what is unresolved. A row whose policy was calibrated on text
-that may be what it is measured on is not shown (`experiments/leaks.py`)."""
+± {MATTERS["nats"]} nats a token; all else is **unresolved**, and so is everything below {FEWEST} prompts. Stretches of the essays
+that share graded tokens count as one in intervals of nats. The rules are in `experiments/verdicts.py`; the pages say how many
+prompts would settle what is unresolved. A row whose policy was calibrated on text that may be what it is measured on is not shown
+(`experiments/leaks.py`)."""
 
 
 def page() -> str:
@@ -27,7 +28,8 @@ def page() -> str:
     others = "[Leaderboard](leaderboard.md). [Comparative study](study.md): bytes, times, quality and request rates of systems. "
     others += "[Decoding for long](long_decode.md): 20,480 tokens at a budget that stays. "
     others += "[Tasks](tasks.md): which of them the model does, with all of its cache and with half of it. "
-    others += "Sweeps: [first](first.md), [the papers' methods](papers.md), [bits a number](bits.md)."
+    others += f"[What papers rank](papers.md) of each other's methods: {published.counts()}. "
+    others += "Sweeps: [first](first.md), [bits a number](bits.md)."
     lines = ["# Results", "", _RULES, "", others, ""]
     lines += ["| ablation | task | prompts | " + " | ".join(OUTCOMES) + " | rows |"]
     lines += ["| --- | --- | --: |" + " --: |" * len(OUTCOMES) + " --- |"]

@@ -7,14 +7,17 @@ from experiments.bench.long_decode import methods, table
 from experiments.markdown_table import table as lines_of
 
 FILE = Path(__file__).parents[1] / "results" / "long_decode.json"
-_HEADS = ("method", "slots of a head, at most", "cache kB, at most", "ms a token", "StreamingLLM in turns, ms", "ratio")
+_HEADS = (
+    "method", "most slots of a head", "most kB", "kB at its bound", "ms a token", "StreamingLLM in turns, ms", "ratio",
+)  # fmt: skip
 _ABOUT = """Methods that hold a budget while decoding, and need neither training nor calibration, decode for long on a random model;
 it samples, so that the text does not repeat itself. After every block it is seen that the logits are numbers, that the next
 position is that of the text, that every slot holds a token of the text and none twice, and that slots and bytes stay within
-what the schedule bounds. Times are of blocks of the method and of StreamingLLM, which ranks nothing, in turns: what a ratio is
-above 1 is the price of ranking and merging, on a model so small that a step is little else. A method that evicts every so many
-tokens holds its budget and as many slots more, and a ratio below 1 is what it saves by evicting seldom; one that shares a budget
-over layers holds more in some."""
+what the schedule bounds. Slots and kB are the most that was seen after a block, when what evicts every so many tokens has just
+done so; between it holds as many slots more, up to the kB of its bound. A method that shares a budget over layers holds more in
+some. Times are of blocks of the method and of StreamingLLM, which ranks nothing, in turns: what a ratio is above 1 is the price
+of ranking and merging, on a model so small that a step is little else; well below 1 it is what evicting seldom saves;
+StreamingLLM beside itself shows what is chance."""
 _COMMAND = "kvjax bench long --json experiments/results/long_decode.json"
 
 

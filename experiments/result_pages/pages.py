@@ -6,22 +6,22 @@ from pathlib import Path
 
 from experiments.ablations import names
 from experiments.files import write_atomically
-from experiments.result_pages import ablation, board, index, long_decode, model_tasks, study, sweep
+from experiments.result_pages import ablation, board, index, long_decode, model_tasks, published, study, sweep
+from experiments.result_pages.claims import QUANTISED, pairs
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 _FIRST = "Retrieval and perplexity of six methods at three budgets, from the README's first command."
-_PAPERS = "Methods of the four papers beside those that they are compared with, on a needle and on perplexity."
-_BITS = "What a needle and a text survive: every quantised storage of the library, at one to eight bits a number."
+_BITS = "What a needle and a text survive: storages of the library that hold every token in one to eight bits a number."
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "index": index.page,
-    "bits": partial(sweep.page, "bits", "Bits a number", _BITS),
+    "bits": partial(sweep.page, "bits", "Bits a number", _BITS, tuple(pairs(QUANTISED))),
     "first": partial(sweep.page, "first", "First sweep", _FIRST),
     "leaderboard": board.page,
     "long_decode": long_decode.page,
     "study": study.page,
     "tasks": model_tasks.page,
-    "papers": partial(sweep.page, "papers", "The papers' methods", _PAPERS),
+    "papers": published.page,
     **{name: partial(ablation.page, name) for name in names()},
 }
 

@@ -21,10 +21,10 @@ ANSWERS = (ROWS.with_name("bits.jsonl"), COMMITTED)
 LOAD = Load(rates=(0.05, 0.1, 0.2, 0.4), memory=200_000_000)
 
 _ABOUT = """Systems that manage a cache in different ways under one protocol, after arXiv 2604.05012: everything on the device
-(`full`), the same in pages (`paged`), eviction (`h2o`), recall from host memory (`infinigen`, with the published threshold and with
-a fixed share of the prompt fetched for every head and step, without a calibrated skew), fewer bits (`kivi`). Where the paper has
-three engines on a card, these are policies of one library on one processor: bytes and quality carry over, times are this
-machine's, where host and device memory are one and a fetch is a copy."""
+(`full`), the same in pages (`paged`), eviction (`h2o`), recall from host memory (`infinigen`, with at most a half and at most a
+quarter of the prompt fetched for every head and step, `alpha=1e3` so that the cap alone decides, without a calibrated skew), fewer
+bits (`kivi`). Where the paper has three engines on a card, these are policies of one library on one processor: bytes and quality
+carry over, times are this machine's, where host and device memory are one and a fetch is a copy."""
 
 
 def page() -> str:

@@ -1,7 +1,8 @@
 """The study by request rate: measured times and bytes of a system in a simulated queue (`experiments.serving.queueing`)."""
 
+import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from experiments.serving.overlap import Line
 from experiments.serving.queueing import Served, Server, arrivals, serve
@@ -14,13 +15,13 @@ class Load:
 
     Attributes:
         rates: requests a second.   memory: bytes of the device for caches, beside weights and one dense prompt.
-        count: requests of a run.   seed: of their arrivals, the same for every system.
+        count: requests of a run.   seeds: runs, with arrivals of the seeds 0, 1, ..., the same for every system.
     """
 
     rates: tuple[float, ...]
     memory: int
     count: int = 200
-    seed: int = 0
+    seeds: int = 20
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,25 @@ class Rate:
     Attributes:
         cell: of the largest batch that was measured.   rate: requests a second.   at_once: requests that memory holds.
         beyond: whether they are more than were measured together, so that a step's time goes on by its last slope.
+        runs: one a seed.
     """
 
     cell: Cell
     rate: float
     at_once: int
     beyond: bool
-    served: Served
+    runs: tuple[Served, ...]
+
+    @property
+    def served(self) -> Served:
+        """The means over runs."""
+        return Served(*(statistics.fmean(getattr(run, of.name) for run in self.runs) for of in fields(Served)))
+
+    @property
+    def p95(self) -> tuple[float, float]:
+        """The least and the most of the runs' 95th percentiles."""
+        found = [run.first_p95 for run in self.runs]
+        return min(found), max(found)
 
 
 def rates(cells: Sequence[Cell], asked: Load) -> Iterator[Rate]:
@@ -46,8 +59,9 @@ def rates(cells: Sequence[Cell], asked: Load) -> Iterator[Rate]:
             largest = by_batch[max(by_batch)]
             at_once = held(largest, asked.memory)
             for rate in asked.rates:
-                served = serve(arrivals(rate, asked.count, asked.seed), server(by_batch, at_once))
-                yield Rate(largest, rate, at_once, at_once > largest.batch, served)
+                machine = server(by_batch, at_once)
+                runs = tuple(serve(arrivals(rate, asked.count, seed), machine) for seed in range(asked.seeds))
+                yield Rate(largest, rate, at_once, at_once > largest.batch, runs)
 
 
 def left_out(cells: Sequence[Cell], asked: Load) -> list[tuple[Cell, str]]:

@@ -16,14 +16,16 @@ nothing of it is run. A ratio stands with the needles found, its own and the ful
 95% intervals (Wilson)."""
 
 _TIMES = """First token: from the ids of the whole batch to its first tokens, prefill and compression; a token: a decode step of the
-batch; {new} tokens a request, counted rounds: {rounds} (medians), after one that compiles. Tokens/s: generated tokens over all of
-that time. Others' cores: what other work kept busy on the machine meanwhile, mean; beyond {quiet:g} of them times are not compared.
-`paged` has the full cache's times. Needles do not depend on the batch: padded batches are exact."""
+batch; {new} tokens a request, counted rounds: {rounds} (medians, with the least and the most), after one that compiles. Tokens/s:
+generated tokens over all of that time. Others' cores: what other work kept busy on the machine meanwhile, mean; beyond {quiet:g}
+of them times are not compared. `paged` has the full cache's times. Needles do not depend on the batch: padded batches are exact."""
 
-_RATES = """Simulated from the times and bytes above, none of it measured: {count} requests come at random (Poisson, seed {seed}) at
-the given rate, each like those of the tables, and as many are served at once as {memory:g} MB of caches hold; a prompt is read
-alone, then all decode together (`experiments/serving/queueing.py`). * more at once than were measured: a step's time goes on by
-its last slope."""
+
+_RATES = """Simulated from the times and bytes above, none of it measured: {count} requests come at random (Poisson) at the given
+rate, each like those of the tables, and as many are served at once as {memory:g} MB of caches hold; a prompt is read alone, then
+all decode together (`experiments/serving/queueing.py`). Means over {seeds} runs of arrivals of their own, the same for every
+system; of the 95th percentile also the least and the most. * more at once than were measured: a step's time goes on by its last
+slope."""
 
 
 def page(cells: Sequence[Cell], quality: Quality, load: Load) -> list[str]:
@@ -33,7 +35,7 @@ def page(cells: Sequence[Cell], quality: Quality, load: Load) -> list[str]:
     words = {"quiet": QUIET, "rounds": _span(len(cell.step_seconds) for cell in cells), "new": _span(cell.new for cell in cells)}
     lines = ["## Bytes", "", _BYTES, "", *of_bytes(every, quality), ""]
     lines += ["## Times", "", _TIMES.format(**words), "", *of_times(cells, quality), ""]
-    told = _RATES.format(count=load.count, seed=load.seed, memory=load.memory / MB)
+    told = _RATES.format(count=load.count, seeds=load.seeds, memory=load.memory / MB)
     lines += ["## Request rates, simulated", "", told, ""]
     lines += [*of_rates(simulated, quality), ""] if simulated else []
     return [*lines, *([_not_simulated(others), ""] if others else [])]
@@ -44,7 +46,7 @@ def payload(cells: Sequence[Cell], quality: Quality, load: Load) -> dict[str, ob
     every = with_pages(cells)
     simulated = [
         {"policy": rate.cell.policy, "budget": rate.cell.budget, "length": rate.cell.length, "rate": rate.rate}
-        | {"at_once": rate.at_once, "beyond_measured": rate.beyond, "simulated": asdict(rate.served)}
+        | {"at_once": rate.at_once, "beyond_measured": rate.beyond, "simulated": asdict(rate.served), "first_p95_range": rate.p95}
         for rate in rates(every, load)
     ]
     others = [{"policy": cell.policy, "budget": cell.budget, "why": why} for cell, why in left_out(every, load)]

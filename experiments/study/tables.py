@@ -1,5 +1,6 @@
 """The study's tables: bytes, times with what they cost in quality, and request rates. No ratio stands without its quality."""
 
+import statistics
 from collections.abc import Iterable, Sequence
 
 from experiments.full_cache import MB
@@ -12,6 +13,8 @@ from experiments.study.paged import paged
 from experiments.study.quality import Quality, of_cell, on_shared_prompts
 from experiments.study.rates import Rate
 
+#: Rounds below which times are told and not compared.
+FEWEST = 3
 _SYSTEM = ("system", "budget", "length", "batch")
 _SIZES = ("cache MB", "host MB", "moved a step MB", "asked for MB", "peak MB", "peak from")
 _BYTES = (*_SYSTEM, *_SIZES, "smaller than full, at needle %")
@@ -49,6 +52,8 @@ def faster(cell: Cell, full: Cell | None, quality: Quality) -> str:
     """The cell's tokens a second over the full cache's with the quality of both, or why they are not told."""
     if full is not None and not (cell.quiet and full.quiet):
         return "- (beside other work)"
+    if min(len(cell.step_seconds), len(full.step_seconds) if full else FEWEST) < FEWEST:
+        return f"- (fewer than {FEWEST} rounds)"
     return "- (no full cache)" if full is None else _told(cell.tokens_per_second / full.tokens_per_second, cell, full, quality)
 
 
@@ -76,16 +81,22 @@ def _bytes(cell: Cell, full: Cell | None, quality: Quality) -> list[str]:
 
 def _times(cell: Cell, full: Cell | None, quality: Quality) -> list[str]:
     found = of_cell(cell, quality)
-    times = [f"{cell.first:.2f}", f"{1e3 * cell.step:.1f}", f"{cell.tokens_per_second:.2f}"]
+    times = [_spread(cell.first_seconds, 1, 2), _spread(cell.step_seconds, 1e3, 1), f"{cell.tokens_per_second:.2f}"]
     others = "-" if cell.others is None else f"{cell.others:.1f}"
     return [*_system(cell), *times, others, _percent(found), f"{found.count if found else '-'}", faster(cell, full, quality)]
+
+
+def _spread(values: Sequence[float], scale: float, digits: int) -> str:
+    """The median, and where there are several the least and the most: `15.0 (14.8 to 15.9)`."""
+    low, median, high = (f"{scale * x:.{digits}f}" for x in (min(values), statistics.median(values), max(values)))
+    return median if len(values) == 1 else f"{median} ({low} to {high})"
 
 
 def _rate(rate: Rate, quality: Estimate | None) -> list[str]:
     cell, served = rate.cell, rate.served
     at_once = f"{rate.at_once}{'*' if rate.beyond else ''}"
-    times = (served.first_p50, served.first_p95, served.tokens_per_second)
-    words = [f"{x:.2f}" for x in times]
+    low, high = rate.p95
+    words = [f"{served.first_p50:.2f}", f"{served.first_p95:.2f} ({low:.2f} to {high:.2f})", f"{served.tokens_per_second:.2f}"]
     return [cell.policy, f"{cell.budget:g}", f"{cell.length}", at_once, f"{rate.rate:g}", *words, _percent(quality)]
 
 

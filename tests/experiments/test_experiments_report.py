@@ -220,7 +220,7 @@ def test_a_killed_sweeps_rows_are_repeated_to_the_row(tmp_path):
         assert want <= found and all(policy == "full" for *_, policy, _ in found - want)
 
 
-@pytest.mark.parametrize("name", ["papers", "first"])
+@pytest.mark.parametrize("name", ["bits", "first"])
 def test_commands_repeat_the_committed_results(name):
     file = RESULTS / f"{name}.jsonl"
     rows = read(file)

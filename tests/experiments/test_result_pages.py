@@ -7,7 +7,7 @@ import pytest
 from experiments import full_cache
 from experiments.leaderboard import pack
 from experiments.result_pages import ablation, board, model_tasks, standing
-from experiments.result_pages import sweep as sweep_page
+from experiments.result_pages.orderings import orderings
 from experiments.result_pages.pages import FOLDER, PAGES, write
 from experiments.rows import read
 from kvjax.artefacts.artefact import BUILT_IN
@@ -117,19 +117,22 @@ def test_the_leaderboard_ranks_by_the_mean_over_budgets(ranked):
     assert "| 50% | 25% |" in "".join(lines)
     assert "| [keydiff](../methods.md#keydiff) | evict | 50 [9, 91] | 100 [34, 100] |" in order[0]
     assert any(line.startswith("| kvzip |") for line in lines), "what was not measured is named"
-    assert "--methods" not in board.command(ranked) and "--budgets 0.5,0.25" in board.command(ranked)
+    (again,) = board.command(ranked).splitlines()
+    assert "--methods keydiff,snapkv --budgets 0.5,0.25 " in again and "--prompts 2 " in again, "the full cache comes by itself"
+    fewer = [row for row in ranked if row["policy"] != "keydiff" or row["prompt"] == 0]
+    assert sorted(line.partition("--methods ")[2].split()[0] for line in board.command(fewer).splitlines()) == ["keydiff", "snapkv"]
 
 
 def test_each_length_of_the_leaderboard_has_a_command_with_its_budgets(ranked):
     longer = [row | {"length": 4096, "budget": {0.5: 512, 0.25: 256}.get(row["budget"], row["budget"])} for row in ranked]
-    shares, slots = board.command(ranked + longer).splitlines()
+    shares, slots = sorted(board.command(ranked + longer).splitlines(), key=lambda line: "--lengths 4096" in line)
     assert "--budgets 0.5,0.25 " in shares and "--budgets 512,256 " in slots and "--lengths 4096 " in slots
 
 
 def test_a_model_trained_for_a_method_has_a_command_and_tables_of_its_own(ranked, monkeypatch):
     trained = [row | {"model": f"{row['model']}+dmc-12ab", "policy": "dmc", "budget": 1.0} for row in ranked[:2]]
     mine, other = board.command(ranked + trained).splitlines()
-    assert "--methods" not in mine and "+TRAINED --methods dmc " in other and "--budgets" not in other
+    assert "--methods keydiff,snapkv" in mine and "+TRAINED" in other and "--methods dmc --batched" in other
     before = board.top(5)
     with monkeypatch.context() as patch:
         patch.setattr(board, "rows", lambda: ranked + trained)
@@ -148,9 +151,9 @@ def test_a_storage_stands_beside_eviction_at_no_fewer_bytes():
     half = full_cache.half_nbytes(_ranked("mikv", 1.0, 1.0, 0))
     coded = [_ranked("mikv", 1.0, 1.0, prompt) | {"allocated_bytes": 0.2 * half} for prompt in (0, 1)]
     evicted = [_ranked("h2o", budget, 0.0, prompt) for budget in (0.5, 0.25, 0.125) for prompt in (0, 1)]
-    lines = sweep_page._ranked([*coded, *evicted])
-    assert [line[1:4] for line in lines] == [["mikv", "h2o", "1.0, 0.25"]] and lines[0][4].startswith("+100")
-    assert sweep_page._ranked([*coded, *evicted[-2:]]) == [] == sweep_page._ranked(evicted)
+    (found,) = orderings([*coded, *evicted], [("mikv", "h2o")])
+    assert (found.budget, found.difference[:4]) == ("1.0, 0.25", "+100")
+    assert orderings([*coded, *evicted[-2:]], [("mikv", "h2o")]) == [] == orderings(evicted, [("mikv", "h2o")])
 
 
 def test_a_task_is_fit_where_the_model_does_it_with_all_of_its_cache_and_not_with_half(monkeypatch):

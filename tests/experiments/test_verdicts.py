@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from experiments.stats import average, share_difference
+from experiments.report.words import difference, estimate
+from experiments.stats import Estimate, average, share_difference
+from experiments.stretches import units
 from experiments.verdicts import ALIKE, FEWEST, MATTERS, verdict
 
 
@@ -107,3 +109,35 @@ def test_scores_have_newcombes_interval():
 def test_what_cannot_be_compared_is_refused(words):
     with pytest.raises(ValueError, match="expected values of the same prompts"):
         verdict(*words)
+
+
+def test_few_prompts_are_never_bounded_and_small_is_said():
+    """Two equal scores lie within 3 points of each other by their intervals only at many prompts; nats of tiny spread from 6 on."""
+    assert verdict([1.001, 1.002], [1.0, 1.001], "nats").word == "unresolved"
+    few = [0.0001, -0.0001, 0.0002, -0.0002, 0.0]
+    assert verdict(few, [0.0] * 5, "nats").word == "unresolved"
+    assert verdict([*few, 0.0001], [0.0] * 6, "nats").word == "bounded"
+    small = verdict([1.0 + 0.001 * x for x in (1, 2, 1, 2, 1, 2)], [1.0] * 6, "nats")
+    assert small.said == "holds (small)"
+
+
+def test_values_of_one_unit_count_once():
+    """Each value twice over in one unit: the mean stays, the interval is that of the units alone."""
+    once, twice = average([1.0, 2.0, 4.0]), average([1.0, 1.0, 2.0, 2.0, 4.0, 4.0], [0, 0, 1, 1, 2, 2])
+    assert (twice.mean, twice.low, twice.high) == pytest.approx((once.mean, once.low, once.high)) and twice.count == 6
+    alone = average([1.0, 2.0, 4.0], [5, 6, 7])
+    assert (alone.mean, alone.low, alone.high) == pytest.approx((once.mean, once.low, once.high))
+    assert math.isnan(average([1.0, 2.0], [0, 0]).high), "of one unit no interval is known"
+
+
+def test_stretches_share_tokens_directly_or_through_others():
+    assert units([0, 1000, 200, 400]) == [0, 1, 0, 0]
+    assert units([0, 256, 511]) == [0, 1, 1]
+    assert len(set(units([None, None, 5, 5]))) == 3
+
+
+def test_numbers_show_on_which_side_of_zero_they_lie():
+    assert difference(Estimate(0.04, 0.004, 0.09, 120), "share") == "+4.0 [+0.4, +9.0]"
+    assert difference(Estimate(0.04, 0.0, 0.09, 120), "share") == "+4 [+0, +9]"
+    assert difference(Estimate(-0.0029, -0.0055, -0.0003, 9), "nats") == "-0.0029 ± 0.0026"
+    assert estimate(Estimate(0.02, 0.004, 0.105, 50), "share") == "2 [0, 10]"
