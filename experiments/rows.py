@@ -96,12 +96,14 @@ class RowFile(Found):
         check: what its rows must be.   names: the fields that tell one cell from another.
 
     Raises:
-        ValueError: as `Found`.
+        ValueError: as `Found`, and for the name of a packed file.
         OSError: it cannot be opened, or another sweep is writing it.
     """
 
     def __init__(self, path: str | Path, identity: Row, check: Check = result, names: Sequence[str] = KEY) -> None:
         path = Path(path)
+        if path.name.endswith(PACKED):
+            raise ValueError(f"{path}: rows are appended to plain JSONL; choose an --out that does not end in {PACKED}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -11,9 +11,11 @@ from typing import Any
 from experiments.calibrate import find
 from experiments.console import progress, stages
 from experiments.passages import Hashes, hashes, shared
+from experiments.provenance import digest
 from experiments.text_splits import calibration_text
 from kvjax.artefacts.artefact import Artefact, built_in, load, model_facts, resolve, save
 from kvjax.user_folder import cache_folder
+from kvjax.weights_mark import mark_of
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,20 @@ class Calibrated:
         return hashes(self.evaluated)
 
     def _kept(self, method: str, settings: Mapping[str, Any]) -> Artefact:
-        told = json.dumps([model_facts(self.lm), dict(settings)], sort_keys=True).encode()
-        name = f"{Path(self.lm.name).name}-{method}-{hashlib.sha256(told).hexdigest()[:12]}"
-        folder = cache_folder() / "artefacts" / name
+        text = calibration_text()
+        folder = self.folder(method, settings, text.text)
         if not folder.exists():
             with progress() as bar:
-                found = find(method).calibrate(self.lm, calibration_text(), settings, seed=0, progress=stages(bar))
+                found = find(method).calibrate(self.lm, text, settings, seed=0, progress=stages(bar))
             save(found, folder)
         return load(folder, method, self.lm)
+
+    def folder(self, method: str, settings: Mapping[str, Any], text: str) -> Path:
+        """Where an artefact is kept: told apart by the model's sizes and weights, the settings and the text that it read."""
+        facts = [model_facts(self.lm), int(mark_of(self.lm.params)), digest([text.encode()]), dict(settings)]
+        told = json.dumps(facts, sort_keys=True).encode()
+        name = f"{Path(self.lm.name).name}-{method}-{hashlib.sha256(told).hexdigest()[:12]}"
+        return cache_folder() / "artefacts" / name
 
 
 def given(folders: Sequence[Path], lm: Any) -> dict[str, Artefact]:

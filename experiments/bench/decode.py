@@ -42,7 +42,7 @@ def decode(
     ours = f"kvjax {named.name} {named.budget:g}"
     policies = {FULL: kvjax.methods.full(), ours: named.policy}
     pre = kvjax.prefill(lm, list(ids), needs=[named.policy])
-    caches = {name: kvjax.compress(pre, policy) for name, policy in policies.items()}
+    caches = {name: kvjax.compress(kvjax.second_pass(lm, pre, policy), policy) for name, policy in policies.items()}
     share = float(caches[ours].lengths.mean()) / len(ids)
     allocated = {name: cache.nbytes for name, cache in caches.items()}
     del pre

@@ -22,6 +22,7 @@ def memory(lm: Any, ids: Sequence[int], named: Named, *, new: int) -> dict[str, 
     """
     pre = kvjax.prefill(lm, list(ids), needs=named.policy)
     dense, dtype = pre.nbytes, pre.rows[0].k[0].dtype
+    pre = kvjax.second_pass(lm, pre, named.policy)
     cache = kvjax.compress(pre, named.policy)
     del pre
     gc.collect()

@@ -23,17 +23,21 @@ def restore(
     Returns:
         conditions, seconds by way, ratios (above 1: faster than a fresh prefill), memory: bytes of files and cache.
     """
+
+    def cut(pre: kvjax.Prefilled) -> kvjax.KVCache:
+        return kvjax.compress(kvjax.second_pass(lm, pre, policy), policy)
+
     with tempfile.TemporaryDirectory(dir=folder) as made:
         prompt, talk = Path(made) / "prompt", Path(made) / "talk"
         pre = kvjax.prefill(lm, list(ids), needs=policy)
-        cache = kvjax.compress(pre, policy)
+        cache = cut(pre)
         kvjax.save_prefilled(pre, prompt, lm)
         kvjax.save_cache(cache, talk, lm, policy)
         sizes = {"saved prefill": prompt.stat().st_size, "saved conversation": talk.stat().st_size, "cache": cache.nbytes}
         del pre, cache
         work = {
-            "fresh prefill": lambda: kvjax.compress(kvjax.prefill(lm, list(ids), needs=policy), policy),
-            "saved prefill": lambda: kvjax.compress(kvjax.load_prefilled(prompt, lm), policy),
+            "fresh prefill": lambda: cut(kvjax.prefill(lm, list(ids), needs=policy)),
+            "saved prefill": lambda: cut(kvjax.load_prefilled(prompt, lm)),
             "saved conversation": lambda: kvjax.load_cache(talk, lm, policy),
         }
         first = {name: _first_token(lm, policy, make) for name, make in work.items()}

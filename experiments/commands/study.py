@@ -11,7 +11,7 @@ from experiments.console import Dtype, JsonFile, ModelName, TextFile, err, out, 
 from experiments.full_cache import MB
 from experiments.plan_words import counts, grid, numbers, parse_lengths, parts
 from experiments.policies import Named
-from experiments.rows import Row, RowFile, read
+from experiments.rows import Found, Row, RowFile, read
 from experiments.study import again, quality, show
 from experiments.study.cell import NAMES, of_row
 from experiments.study.cell import study as check
@@ -59,7 +59,7 @@ def study(
         lm = models.load(model, dtype=dtype)
     others = [row for path in parts("--answers", answers) for row in read(path)] if answers else []
     answered = 0 if times_only else _answer(lm, plan, source, quality.beside(out_file), others, prompts=prompts)
-    measured = _measure(lm, plan, source, again.beside(out_file) if times_only else out_file)
+    measured = _measure(lm, plan, source, again.beside(out_file) if times_only else out_file, joins=out_file)
     if times_only:
         again.replace(out_file)
     rows, own = read(out_file, check), quality.beside(out_file)
@@ -87,13 +87,14 @@ def _answer(lm: LanguageModel, plan: Plan, source: Haystack, path: Path, others:
         return sweep.run(lm, asked, source, rows, done=lambda count: bar.advance(line, count))
 
 
-def _measure(lm: LanguageModel, plan: Plan, source: Haystack, path: Path) -> int:
-    """The cells that `path` lacks, while no other benchmark runs."""
+def _measure(lm: LanguageModel, plan: Plan, source: Haystack, path: Path, joins: Path) -> int:
+    """The cells that `path` lacks, while no other benchmark runs; `joins` is where its rows go in the end."""
     from experiments import sweep
     from experiments.bench import alone
     from experiments.tasks.chat import encode_plain
 
     shared, ids = sweep.identity(lm, source), encode_plain(lm, source.text)
+    Found(joins, shared, check, NAMES)  # rows of another model are refused before anything is measured
     with alone(), RowFile(path, shared, check, NAMES) as rows, progress() as bar:
         line = bar.add_task("cells", total=len(plan.missing(rows)))
         return run(lm, plan, ids, rows, shared | sweep.origin(source), done=lambda count: bar.advance(line, count))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import jax
 import pytest
 
 import kvjax
@@ -204,6 +205,16 @@ def test_calibrations_are_made_smaller_for_smaller_models(other):
     assert artefacts.fitted_to(other, "hcattention", {})["groups"] == 8
     many = artefacts.fitted_to(other, "hcattention", {"centroids": 2048, "groups": 4})
     assert many["samples"] * many["length"] >= 10 * 2048 and many["groups"] == 4
+
+
+def test_calibrations_are_kept_by_weights_and_text(other):
+    """Two models of one name and shape: fine-tuned, or a later checkpoint of one run."""
+    tuned = other.replace(params=jax.tree.map(lambda x: x * 1.5, other.params))
+    folders = [
+        artefacts.Calibrated(lm, {}).folder("hcattention", {"groups": 8}, text)
+        for lm, text in ((other, "a"), (tuned, "a"), (other, "b"), (other, "a"))
+    ]
+    assert folders[0] == folders[3] and len(set(folders)) == 3
 
 
 def test_a_built_in_artefact_that_read_the_evaluated_text_is_passed_over(tmp_path, monkeypatch):

@@ -161,11 +161,11 @@ def test_a_step_is_compiled_and_then_read_from_the_persistent_cache(cli, tmp_pat
 
 @pytest.mark.slow
 def test_the_first_token_is_timed_beside_a_later_one(cli, tmp_path, haystack_file):
-    words = ("--model", "toy", "--context", 100, "--rounds", 2, "--policies", "snapkv,knorm", "--budgets", "0.5")
+    words = ("--model", "toy", "--context", 100, "--rounds", 2, "--policies", "snapkv,kvzip", "--budgets", "0.5")
     code, out, err = cli("bench", "first-token", *words, "--text", haystack_file, "--json", tmp_path / "f.json")
     assert code == 0, err
     cells = json.loads((tmp_path / "f.json").read_text())["cells"]
-    assert set(cells) == {"snapkv 0.5", "knorm 0.5"} and "snapkv 0.5" in out
+    assert set(cells) == {"snapkv 0.5", "kvzip 0.5"} and "snapkv 0.5" in out
     for cell in cells.values():
         assert cell["beyond"] == pytest.approx(cell["compress"] + cell["first token"] - cell["later token"], abs=0.02)
 

@@ -1,6 +1,7 @@
 """LongMemEval: its prompt, the judge's prompts and verdicts, and the grader without a judge, from a file in the official layout."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -108,6 +109,12 @@ def test_a_judge_grades_every_answer(talker, tmp_path):
     references = task.references(ROW)
     assert [AnsweringInParts(task).graded(text, references)["score"] for text in (" In The Hague. ", "No idea")] == [1, 0]
     assert task.meta(ROW)["grader"] == "scripted"
+    other = replace(task, judge=Renamed())
+    assert task.meta(ROW)["data"] != other.meta(ROW)["data"], "rows of two graders are not averaged"
+
+
+class Renamed(Scripted):
+    name = "another"
 
 
 @pytest.mark.slow

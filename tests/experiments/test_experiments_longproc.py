@@ -71,6 +71,18 @@ def task(folder, name):
     return next(found for found in longproc.tasks(folder) if found.task == name)
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("html_to_tsv_2k", "html_to_tsv/webpage/a.html"), ("travel_planning_2k", "travel_planning/travel_planning_icl_examples.json")],
+)
+def test_the_digest_is_of_all_files_that_prompts_are_made_of(folder, name, file):
+    before = task(folder, name)
+    told = before.meta(before.rows[0])["data"]
+    assert task(folder, name).meta(before.rows[0])["data"] == told
+    (folder / file).write_text((folder / file).read_text() + " ")
+    assert task(folder, name).meta(before.rows[0])["data"] != told
+
+
 def test_all_tasks_fill_their_templates(reader, folder):
     found = {}
     for made in longproc.tasks(folder):

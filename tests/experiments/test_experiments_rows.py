@@ -119,3 +119,9 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         RowFile(tmp_path / "file" / "rows.jsonl", IDENTITY)
+
+
+def test_rows_are_not_appended_to_a_packed_file(tmp_path):
+    with pytest.raises(ValueError, match="choose an --out that does not end in .xz"):
+        RowFile(tmp_path / "rows.jsonl.xz", IDENTITY)
+    assert not list(tmp_path.iterdir())

@@ -283,6 +283,16 @@ def test_what_does_not_fit_is_refused_before_anything_runs(cli, haystack_file, t
     assert not (tmp_path / "o.jsonl").exists() or not (tmp_path / "o.jsonl").read_text()
 
 
+def test_times_measured_anew_are_of_the_file_s_model(cli, haystack_file, tmp_path):
+    """Cells of another model are not put in place of those that are there."""
+    row = made().row() | {"task": "needle", "mode": "unseen", "seed": 0, "prompts": "1:abc", "model": "another"}
+    (tmp_path / "o.jsonl").write_text(json.dumps(row) + "\n")
+    words = ("--policies", "full", "--lengths", 64, "--batches", 1, "--new", 2, "--rounds", 1, "--times-only")
+    code, _, err = cli("study", "--model", "toy", *words, "--out", tmp_path / "o.jsonl", "--text", haystack_file)
+    assert code == 2 and "has rows with model 'another', this sweep has 'toy'" in err, err
+    assert json.loads((tmp_path / "o.jsonl").read_text()) == row
+
+
 def test_other_work_is_what_this_process_did_not_do(tmp_path):
     """Processors busy for 12 s in all: idle and waiting do not count. 7 s busy, 3 of them ours, in 2 s are two cores."""
     (tmp_path / "stat").write_text("cpu 500 100 400 9000 800 50 50 100 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n")

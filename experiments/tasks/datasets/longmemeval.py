@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from experiments.provenance import digest
 from experiments.tasks.dataset_files import Record, datasets_folder
 from experiments.tasks.datasets.judge import Judge, judge_named
 from experiments.tasks.datasets.metrics.normalize import english
@@ -54,7 +55,9 @@ class LongMemEval(OwnRules):
         return (str(row["answer"]), row["question"], kind(row))
 
     def meta(self, row: Record) -> dict[str, Any]:
-        return {"question_id": row["question_id"], "question_type": row["question_type"], "grader": self.grader}
+        """`data` names the grader too: rows that two of them graded are not averaged."""
+        told = {"question_id": row["question_id"], "question_type": row["question_type"], "grader": self.grader}
+        return told | {"data": f"{self.data.digest}+{digest([self.grader.encode()])}"}
 
     @property
     def grader(self) -> str:

@@ -7,6 +7,7 @@ import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from experiments.tasks.dataset_files import Record
@@ -33,6 +34,10 @@ class HtmlToTsv(Procedure):
             raise FileNotFoundError(f"no file {page}: put the benchmark's {row['html_path']} there, as it is published")
         filled = {name: row[name] for name in ("task_topic", "task_description", "tsv_header", "filtering_instruction")}
         return {"html_str": page.read_text(encoding="utf-8"), **filled}
+
+    @property
+    def others(self) -> Sequence[Path]:
+        return [self.folder / path for path in sorted({row["html_path"] for row in self.data.rows})]
 
     def references(self, row: Record) -> tuple[str, ...]:
         return (row["gt"],)

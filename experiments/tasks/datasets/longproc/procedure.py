@@ -52,8 +52,17 @@ class Procedure(OwnRules):
         return {name: value for name, value in self.figures(answer, references).items() if name != "score"}
 
     def meta(self, row: Record) -> dict[str, Any]:
-        """`data` names the template too."""
-        return {"data": f"{self.data.digest}+{digest([self.template.encode()])}"}
+        """`data` names the template, and the other files that prompts are made of, too."""
+        return {"data": f"{self.data.digest}+{self._origin}"}
+
+    @cached_property
+    def _origin(self) -> str:
+        return digest([self.template.encode(), *(path.read_bytes() for path in self.others if path.is_file())])
+
+    @property
+    def others(self) -> Sequence[Path]:
+        """Files that prompts are made of, beside the rows and the template."""
+        return ()
 
     @cached_property
     def template(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar
 
 from experiments.tasks.dataset_files import Record
@@ -59,9 +60,13 @@ class TravelPlanning(Procedure):
             "extraction_rate": float(text is not None),
         }
 
+    @property
+    def others(self) -> Sequence[Path]:
+        return (self.folder / "travel_planning_icl_examples.json",)
+
     @cached_property
     def _shown(self) -> str:
-        examples = load(Local(self.folder / "travel_planning_icl_examples.json"), self.SHOWN).rows
+        examples = load(Local(*self.others), self.SHOWN).rows
         return "\n\n".join(f"# Example\n{row['disambig_question_text']}\n\n{demonstration(row)}" for row in examples)
 
 
