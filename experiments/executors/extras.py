@@ -15,5 +15,5 @@ def require(executor: str, module: str, package: str) -> None:
     try:
         importlib.import_module(module)
     except ImportError as error:
-        advice = f"pip install 'kvjax[{executor}]', or take --executor local"
+        advice = f"pip install -c constraints.txt -e '.[{executor}]', or take --executor local"
         raise ImportError(f"--executor {executor} needs {package}: {advice}") from error

@@ -80,7 +80,7 @@ class Operation:
         try:
             module = self._load(kernel)
         except ImportError as error:
-            return f"needs the packages of kvjax[gpu]: {error}"
+            return f"needs the packages of the extra gpu (pip install -c constraints.txt -e '.[gpu]'): {error}"
         return module.refuses(*arrays, **static) if hasattr(module, method) else f"has no {method}"
 
 
