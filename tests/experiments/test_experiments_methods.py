@@ -103,6 +103,12 @@ def test_the_command_lists_every_method(cli, tmp_path):
     assert all(name in out for name in kvjax.methods.names())
 
 
+@pytest.mark.parametrize("dtype", ["foo", "int8"])
+def test_bytes_are_counted_in_dtypes_of_models_alone(cli, dtype):
+    code, out, err = cli("methods", "--dtype", dtype)
+    assert code == 2 and "--dtype" in err and "bfloat16" in err and not out
+
+
 def test_the_documentation_is_up_to_date():
     """`python -m experiments.docs` writes all four files."""
     assert docs.PAGE.read_text() == docs.page()
