@@ -127,7 +127,9 @@ def _arguments(name: str, text: str, known: dict[str, inspect.Parameter]) -> dic
     given: dict[str, Any] = {}
     for part in _parts(text):
         key, equals, value = part.partition("=")
-        if not equals or key not in known or key in given:
+        if key in given:
+            raise ValueError(f"policy {name!r}: {key} is given twice")
+        if not equals or key not in known:
             takes = ", ".join(filter(lambda key: nameable(known[key]), known)) or "no parameters"
             raise ValueError(f"policy {name!r}: {short(part)} is not one key=value of its parameters; it takes: {takes}")
         try:

@@ -33,6 +33,9 @@ _SLOTS = {
     "when": Schedule,
 }
 
+#: Where the stages of a slot are that has no module of its name.
+_WHERE = {"when": "such as kvjax.AfterPrefill(), kvjax.Every(1) or kvjax.WhenFull()"}
+
 
 @struct.dataclass
 class Policy:
@@ -68,7 +71,8 @@ class Policy:
             raise TypeError(f"Policy.attention must be a PrefillAttention such as CausalAttention(); got {self.attention!r}")
         for slot, kind in _SLOTS.items():
             if _misplaced(getattr(self, slot), kind):
-                raise TypeError(f"Policy.{slot} must be a {kind.__name__} (see kvjax.{slot}); got {getattr(self, slot)!r}")
+                where = _WHERE.get(slot, f"(see kvjax.{slot})")
+                raise TypeError(f"Policy.{slot} must be a {kind.__name__} {where}; got {getattr(self, slot)!r}")
             if _undecorated(getattr(self, slot), kind):
                 raise TypeError(f"{type(getattr(self, slot)).__name__} is no pytree: put @flax.struct.dataclass above the class")
         check_budget(self.budget)

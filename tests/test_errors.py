@@ -40,6 +40,11 @@ def test_a_stage_in_the_wrong_slot(slot, given):
         policy_of("snapkv").replace(**{slot: given})
 
 
+def test_schedules_are_named_where_they_are():
+    with unchecked(), pytest.raises(TypeError, match="such as kvjax.AfterPrefill.., kvjax.Every.1. or kvjax.WhenFull..; got 3"):
+        kvjax.Policy(when=3)
+
+
 def test_unknown_stage_slot():
     with pytest.raises(TypeError, match="nosuchstage"):
         policy_of("snapkv").replace(nosuchstage=1)

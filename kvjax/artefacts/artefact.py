@@ -174,7 +174,7 @@ def resolve(artefact: object, method: str, lm: LanguageModel | None = None) -> A
         TypeError: something else.   FileNotFoundError, ValueError: as `load`; ValueError for None, too.
     """
     if artefact is None:
-        raise ValueError(f"{method} needs its weights, or an 'artefact': an Artefact or the folder of one that was made for it")
+        raise ValueError(f"{method} needs its weights, or an 'artefact': {_for_example(method)}")
     if not isinstance(artefact, Artefact | str | Path):
         raise TypeError(f"an artefact is an Artefact, a folder, or one of the built-in {built_in()}; got {artefact!r}")
     found = artefact if isinstance(artefact, Artefact) else _from_disk(artefact, method)
@@ -182,6 +182,15 @@ def resolve(artefact: object, method: str, lm: LanguageModel | None = None) -> A
     if "name" in found.model:  # of no model it has no origin
         sources.note(found.origin, found.data, found.passages)
     return found
+
+
+def _for_example(method: str) -> str:
+    """What to type for an artefact of a method, and in Python."""
+    models = [name for name, _, of in (path.partition("/") for path in built_in()) if of == method]
+    model = models[0] if models else "FOLDER"
+    how = f"for example {method}:artefact={model}, in Python {method}(artefact={model!r})"
+    made = f"`kvjax calibrate {method}` or `kvjax train {method}` makes one"
+    return f"{how}; {made} of another model" if models else f"{how}; {made}"
 
 
 def _from_disk(artefact: str | Path, method: str) -> Artefact:

@@ -1,9 +1,13 @@
 """Words into policies and budgets, and what is said when they are wrong."""
 
+import re
+
 import pytest
 
 import kvjax
+from experiments.commands.calibrate import parse_settings
 from experiments.policies import parse_budget, parse_policy, split_specs
+from kvjax.artefacts.artefact import resolve
 from kvjax.budget import EVERYTHING
 
 
@@ -55,10 +59,30 @@ def test_an_unknown_name_lists_the_known():
         parse_policy("snap", 0.5)
 
 
-@pytest.mark.parametrize("spec", ["snapkv:windw=3", "snapkv:window", "snapkv:budget=3", "snapkv:window=3,window=4"])
+@pytest.mark.parametrize("spec", ["snapkv:windw=3", "snapkv:window", "snapkv:budget=3"])
 def test_a_wrong_parameter_lists_the_right_ones(spec):
     with pytest.raises(ValueError, match="it takes: window$"):
         parse_policy(spec, 0.5)
+
+
+def test_a_parameter_given_twice_is_called_so():
+    with pytest.raises(ValueError, match="^policy 'snapkv': window is given twice$"):
+        parse_policy("snapkv:window=32,window=16", 0.5)
+    with pytest.raises(ValueError, match="^--set: samples is given twice$"):
+        parse_settings("kvtc", {"samples": 3}, ["samples=1", "samples=2"])
+
+
+@pytest.mark.parametrize("name", ASKED_FOR)
+def test_what_is_asked_for_can_be_typed_as_it_is_said(name):
+    with pytest.raises(ValueError, match=f"for example {name}:artefact=smollm2-135m, in Python {name}") as error:
+        parse_policy(name, 0.5)
+    typed = re.search(r"for example ([^ ,]+),", str(error.value)).group(1)
+    assert parse_policy(typed, 0.5).name == typed
+
+
+def test_a_method_without_a_built_in_artefact_says_what_makes_one():
+    with pytest.raises(ValueError, match="dmc:artefact=FOLDER, in Python dmc.artefact='FOLDER'.; .* `kvjax train dmc` makes one$"):
+        resolve(None, "dmc")
 
 
 def test_lists_of_policies_keep_their_parameters_together():
