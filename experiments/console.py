@@ -22,14 +22,25 @@ from rich.progress import (
 from rich.text import Text
 
 from experiments.compiling import heard
-from experiments.files import write_atomically
+from experiments.files import refuse_unwritable, write_atomically
 from models.numbers import one_line
 
 #: Results go to stdout; progress and complaints to stderr, so that a pipe sees results alone.
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, highlight=False)
 
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file, for machines.")]
+
+def _refuse_unwritable(path: Path | None) -> Path | None:
+    """The path, before anything is computed for it; raise OSError where `write_json` could not write."""
+    if path is not None:
+        refuse_unwritable(path)
+    return path
+
+
+#: Where machines find the result; a path that cannot be written is refused before the command begins.
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", callback=_refuse_unwritable, help="Also write the result to this file, for machines.")
+]
 #: What `models.load` takes; FOLDER is that of an artefact with weights of the model itself.
 MODELS = "Hugging Face folder or id, a .gguf file, smollm2-135m, MODEL+FOLDER: with the weights trained into that artefact"
 ModelName = Annotated[str, typer.Option("--model", help=f"{MODELS}.")]

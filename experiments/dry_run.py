@@ -33,7 +33,7 @@ def print_cost(lm: Any, plan: sweep.Plan, source: Haystack, rows: Path) -> Cost:
     out.print(f"tasks: {plan.titles}", markup=False)
     out.print(f"lengths: {lengths}; seeds: {seeds}; prompts: {plan.prompts}")
     for cell in plan.cells:
-        out.print(f"  {cell.name} at {cell.budget}", markup=False)
+        out.print(f"  {cell.name} at {cell.budget}{'' if cell.takes_budget else ', for it takes no budget'}", markup=False)
     out.print(f"{cost.rows} rows to measure, {cost.found} found in {rows}", markup=False)
     out.print(f"{cost.prompts} prefills of {cost.prefill_tokens} tokens in all")
     out.print(f"{cost.steps} decode steps in batches, {cost.row_steps} were it row by row")

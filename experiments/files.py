@@ -24,6 +24,17 @@ def read(path: str | Path) -> bytes:
     return data
 
 
+def refuse_unwritable(path: str | Path) -> None:
+    """Raise OSError where `write_atomically` would, as far as can be told without writing."""
+    path = Path(path)
+    if path.is_dir():
+        raise OSError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise OSError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() and not path.is_file() else path.parent, os.W_OK):
+        raise OSError(f"cannot write {path}: permission denied")
+
+
 def write_atomically(path: str | Path, data: bytes) -> Path:
     """Write `data` beside `path`, flush it to disk, then rename it over `path`; devices and pipes are written straight.
 

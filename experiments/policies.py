@@ -23,11 +23,12 @@ Budget = int | float
 
 @dataclass(frozen=True)
 class Named:
-    """A policy with the words the user gave for it: `name` (method and its arguments) and `budget`."""
+    """A policy with the words the user gave for it: `name` (method and its arguments) and `budget`; `takes_budget`: its method."""
 
     name: str
     budget: Budget
     policy: Any
+    takes_budget: bool = True
 
     @property
     def table_bytes(self) -> int:
@@ -52,13 +53,20 @@ def parse_budget(text: str) -> Budget:
     return value
 
 
-def policy_of(spec: str, budget: str | None) -> Named:
+def policy_of(spec: str, budget: str | None, usual: Budget | None = None) -> Named:
     """The policy of a command that takes one: `--policy` and `--budget` as they were typed, None where it was not given.
 
+    Args:
+        usual: the budget of a method that takes one, where none was given; None: it must be.
+
     Raises:
-        ValueError: as `parse_budget` and `parse_policy`.
+        ValueError: as `parse_budget` and `parse_policy`, or a budget below everything for a method that takes none.
     """
-    return parse_policy(spec, None if budget is None else parse_budget(budget))
+    given = None if budget is None else parse_budget(budget)
+    named = parse_policy(spec, usual if given is None else given)
+    if given not in (None, 1.0) and not named.takes_budget:
+        raise ValueError(f"policy {short(spec)} takes no budget, got --budget {short(budget)}: leave it out")
+    return named
 
 
 def parse_policy(spec: str, budget: Budget | None) -> Named:
@@ -78,7 +86,7 @@ def parse_policy(spec: str, budget: Budget | None) -> Named:
         policy = _method(name)(**given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"policy {short(spec)}: {error}") from error
-    return Named(spec.strip(), given.get("budget", 1.0), policy)
+    return Named(spec.strip(), given.get("budget", 1.0), policy, "budget" in known)
 
 
 def split_specs(text: str) -> list[str]:

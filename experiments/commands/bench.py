@@ -15,7 +15,7 @@ from experiments.commands.bench_output import Rounds, measuring, model_and_text,
 from experiments.commands.capacity import capacity
 from experiments.commands.plan import plan
 from experiments.console import Dtype, JsonFile, ModelName, TextFile, err
-from experiments.policies import parse_budget, parse_policy
+from experiments.policies import parse_budget, policy_of
 
 app = typer.Typer(help="Measure speed and agreement with the peers; one benchmark at a time.", rich_markup_mode=None)
 app.command("parity")(bench_answers.parity)
@@ -38,7 +38,7 @@ def decode(
     model: ModelName = "smollm2-135m",
     context: Context = 8064,
     policy: PolicySpec = "snapkv",
-    budget: Annotated[str, typer.Option(help="256 slots per KV head, or 0.1 of the prompt.")] = "0.1",
+    budget: Annotated[str | None, typer.Option(help="256 slots per KV head, or 0.1 of the prompt; default: 0.1.")] = None,
     new: Annotated[int, typer.Option(min=2, help="Tokens decoded in a round.")] = 24,
     rounds: Rounds = 3,
     text: TextFile = None,
@@ -49,7 +49,7 @@ def decode(
     """ms per token: full cache against compressed, ours against transformers, kvpress, llama.cpp and OpenVINO."""
     from experiments.bench.decode import decode as bench
 
-    named = parse_policy(policy, parse_budget(budget))
+    named = policy_of(policy, budget, usual=0.1)
     lm, ids = model_and_text(model, dtype, context, text)
     with measuring("decode", 4 * (rounds + 1) + 2) as done:
         result = bench(lm, ids, named, rounds=rounds, new=new, gguf=gguf, done=done)
@@ -173,7 +173,7 @@ def restore(
     model: ModelName = "smollm2-135m",
     context: Context = 4096,
     policy: PolicySpec = "kivi:bits=4",
-    budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt; kivi keeps all.")] = "1.0",
+    budget: Annotated[str | None, typer.Option(help="512 slots per KV head, or 0.1 of the prompt; default: all.")] = None,
     rounds: Rounds = 3,
     text: TextFile = None,
     dtype: Dtype = "float32",
@@ -182,7 +182,7 @@ def restore(
     """Seconds to the first token: a conversation read from its file, in four bits, beside a fresh prefill."""
     from experiments.bench.restore import restore as bench
 
-    named = parse_policy(policy, parse_budget(budget))
+    named = policy_of(policy, budget, usual=1.0)
     lm, ids = model_and_text(model, dtype, context, text)
     with measuring("restore", 3 * (rounds + 1)) as done:
         result = bench(lm, ids, named.policy, rounds=rounds, done=done)
@@ -245,7 +245,7 @@ def memory(
     model: ModelName = "smollm2-135m",
     context: Context = 4096,
     policy: PolicySpec = "adakv",
-    budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = "512",
+    budget: Annotated[str | None, typer.Option(help="512 slots per KV head, or 0.1 of the prompt; default: 512.")] = None,
     new: Annotated[int, typer.Option(min=1, help="Tokens decoded at the end.")] = 16,
     text: TextFile = None,
     dtype: Dtype = "float32",
@@ -254,6 +254,6 @@ def memory(
     """Bytes: every live buffer after compression, and the peak of the process."""
     from experiments.bench.memory import memory as bench
 
-    named = parse_policy(policy, parse_budget(budget))
+    named = policy_of(policy, budget, usual=512)
     lm, ids = model_and_text(model, dtype, context, text)
     show(bench(lm, ids, named, new=new), json_file)

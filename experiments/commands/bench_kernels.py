@@ -7,7 +7,7 @@ import typer
 
 from experiments.commands.bench_output import Rounds, measuring, show
 from experiments.console import Dtype, JsonFile, ModelName
-from experiments.policies import parse_budget, parse_policy
+from experiments.policies import policy_of
 
 Impl = Annotated[str | None, typer.Option(help="Implementation; default: the library's choice.")]
 Shapes = Annotated[str, typer.Option(help="A part of the names of the shapes; default: all.")]
@@ -126,7 +126,7 @@ def compile_step(
     model: ModelShape = "llama3-8b",
     length: Annotated[int, typer.Option(min=1, help="Tokens of context.")] = 4096,
     policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "snapkv",
-    budget: Annotated[str, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = "0.25",
+    budget: Annotated[str | None, typer.Option(help="512 slots per KV head, or 0.1 of the prompt; default: 0.25.")] = None,
     dtype: Dtype = "float32",
     json_file: JsonFile = None,
 ) -> None:
@@ -134,7 +134,7 @@ def compile_step(
     from experiments.bench.compiling import compiling as bench
     from experiments.bench.model_shapes import decoder_of
 
-    named = parse_policy(policy, parse_budget(budget))
+    named = policy_of(policy, budget, usual=0.25)
     with measuring("compile", 2) as done:
         result = bench(decoder_of(model), named.policy, length, dtype=dtype, done=done)
     show(result, json_file)

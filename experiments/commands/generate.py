@@ -40,7 +40,7 @@ def generate(
     """Generate from a compressed prompt, streaming; then print bytes full and allocated, and ms per token."""
     named = policy_of(policy, budget)
     text = prompt_text(prompt, prompt_file)
-    sampler = kvjax.Greedy() if temperature == 0 else kvjax.Sample(temperature, top_k, top_p)
+    sampler = sampler_of(temperature, top_k, top_p)
     lm, ids = load_and_encode(model, dtype, text, chat=chat)
     with working(f"reading {len(ids)} tokens"):
         began = time.perf_counter()
@@ -54,6 +54,19 @@ def generate(
     facts = _facts(lm, cache, ids, tokens, seconds) | {"prefill_seconds": prefill_seconds, "policy": named.policy.in_full()}
     _print_facts(facts)
     write_json(json_file, facts)
+
+
+def sampler_of(temperature: float, top_k: int, top_p: float) -> kvjax.Greedy | kvjax.Sample:
+    """The sampler of three options.
+
+    Raises:
+        ValueError: one of sampling at temperature 0, which takes the likeliest token, or one out of range.
+    """
+    if temperature > 0:
+        return kvjax.Sample(temperature, top_k, top_p)
+    if top_k != 0 or top_p != 1.0:
+        raise ValueError("--top-k and --top-p are for sampling, and at temperature 0 nothing is drawn: give --temperature above 0")
+    return kvjax.Greedy()
 
 
 def prompt_text(prompt: str | None, file: Path | None) -> str:

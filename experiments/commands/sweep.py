@@ -55,19 +55,18 @@ def sweep(
         seeds=parse_seeds(seed),
         together=together,
     )
+    _check_executor(executor, workers, slurm, heads)
     source = haystack(text)
     with err.status(f"loading {model}"):
         lm = _loaded(model, dtype, heads)
-    if dry_run:
-        write_json(json_file, dataclasses.asdict(print_cost(lm, plan, source, out_file)))
-        return
     shared = engine.identity(lm, source)
     paths = [None if path is None else str(path) for path in (text, prefills)]
     words = (model, dtype, paths[0], tasks, question, lengths, policies, budgets, prompts, seed, together, paths[1])
     setup = Setup(str(Path.cwd()), *words, tuple(shared.items()))
     elsewhere = _executor(executor, setup, workers, out_file, slurm)
-    if heads > 1 and elsewhere is not None:
-        raise ValueError(f"--heads {heads} is for a sweep in this process: leave --executor and --workers out")
+    if dry_run:
+        write_json(json_file, dataclasses.asdict(print_cost(lm, plan, source, out_file)))
+        return
     with RowFile(out_file, shared) as rows, RowFile(beside(out_file), shared, trace) as traced, progress() as bar:
         todo = sum(len(plan.missing(rows, prompt)) for prompt in plan.prompt_keys())
         line = bar.add_task(f"{len(plan.cells)} cells a prompt", total=todo)
@@ -85,10 +84,17 @@ def _loaded(model: str, dtype: str, heads: int) -> Any:
     return models.load(model, dtype=dtype) if heads == 1 else models.load(model, dtype=dtype, mesh=kvjax.mesh(heads=heads))
 
 
-def _executor(name: str, setup: Setup, workers: int, out_file: Path, slurm: str | None) -> Executor | None:
-    """Who measures; None for this process."""
+def _check_executor(name: str, workers: int, slurm: str | None, heads: int) -> None:
+    """Raise ValueError for options that are not those of this executor."""
     if slurm is not None and name != "slurm":
         raise ValueError(f"--slurm is for --executor slurm; here it is {name}")
+    on_slurm.options(slurm)
+    if heads > 1 and (name != "local" or workers > 1):
+        raise ValueError(f"--heads {heads} is for a sweep in this process: leave --executor and --workers out")
+
+
+def _executor(name: str, setup: Setup, workers: int, out_file: Path, slurm: str | None) -> Executor | None:
+    """Who measures; None for this process."""
     if name == "ray":
         return on_ray.Ray(setup, workers)
     if name == "slurm":

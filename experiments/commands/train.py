@@ -48,6 +48,8 @@ def train(
     learner = known.learner(parse_settings(method, known.DEFAULTS, changes or ()), budget)
     kind = data or known.DATA
     make, reads_text = find_data(kind).examples, data_reads_text(kind)
+    if text is not None and not reads_text:
+        raise ValueError(f"--text {text}: data of kind {kind!r} read no text: leave it out, or name other --data")
     from kvjax.artefacts.artefact import refuse_strangers, save
     from kvjax.train import Examples, artefact_of
     from kvjax.train import train as run

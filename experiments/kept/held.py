@@ -7,7 +7,7 @@ import numpy as np
 
 import kvjax
 from experiments.kept.mask import kept_mask
-from experiments.policies import Budget, Named, policy_of
+from experiments.policies import Budget, Named, parse_budget, parse_policy, policy_of
 from experiments.prefills import Afresh
 from kvjax.protocols import LanguageModel
 
@@ -55,10 +55,15 @@ def policies_of(specs: Sequence[str], budgets: Sequence[str]) -> list[Named]:
     if len(budgets) not in (0, 1, len(specs)):
         raise ValueError(f"{len(specs)} policies and {len(budgets)} budgets: give one --budget for all, or one for each --policy")
     typed = list(budgets) * len(specs) if len(budgets) == 1 else list(budgets) or [None] * len(specs)
-    found = [policy_of(spec, budget) for spec, budget in zip(specs, typed, strict=True)]
+    shared = len(budgets) == 1 < len(specs)  # by those that take one
+    found = [_named(spec, budget, shared) for spec, budget in zip(specs, typed, strict=True)]
     if len({(named.name, named.budget) for named in found}) < len(found):
         raise ValueError("a policy was given twice with the same budget: give two that differ")
     return found
+
+
+def _named(spec: str, budget: str | None, shared: bool) -> Named:
+    return parse_policy(spec, parse_budget(budget)) if shared and budget is not None else policy_of(spec, budget)
 
 
 def hold(lm: LanguageModel, ids: Sequence[int], named: Sequence[Named]) -> list[Held]:

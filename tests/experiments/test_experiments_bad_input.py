@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import kvjax
+import models
 from experiments import lm_eval_table, traces
 from experiments.console import complain
 from experiments.markdown_table import escaped, table
@@ -98,6 +99,16 @@ def test_the_full_cache_needs_none(cli):
         (["generate", "--model", "toy", "--prompt", "a\ud800"], "half of a surrogate pair ('\\ud800') at character 1: remove it"),
         (["generate", "--model", "toy", "--prompt", "a", "--policy", "\ud800"], "unknown policy '\\ud800'"),
         (["generate", "--model", "toy", "--prompt-file", "/dev/zero"], "/dev/zero is no regular file and gives more than"),
+        ([*GENERATE, "--top-p", 2], "--top-k and --top-p are for sampling, and at temperature 0 nothing is drawn"),
+        ([*GENERATE, "--top-k", 5], "give --temperature above 0"),
+        ([*GENERATE, "--top-p", 2, "--temperature", 1], "top_p"),
+        ([*GENERATE, "--policy", "kivi", "--budget", "0.5"], "policy 'kivi' takes no budget, got --budget '0.5': leave it out"),
+        (["bench", "plan", "--length", "64", "--policy", "full", "--budget", "9"], "policy 'full' takes no budget"),
+        (["bench", "decode", "--policy", "kivi:bits=4", "--budget", "0.5"], "policy 'kivi:bits=4' takes no budget"),
+        (["show", "--model", "toy", "--prompt", "a", "--out", "x", "--policy", "kivi", "--budget", "9"], "'kivi' takes no budget"),
+        ([*SWEEP, "--out", "x", "--dry-run", "--slurm", "a=b"], "--slurm is for --executor slurm; here it is local"),
+        ([*SWEEP, "--out", "x", "--dry-run", "--heads", 2, "--workers", 2], "--heads 2 is for a sweep in this process"),
+        (["train", "trim_kv", "--model", "toy", "--out", "x", "--data", "recall", "--text", "x"], "read no text: leave it out"),
         (["report", "/dev/zero", "--out", "x"], "/dev/zero is no regular file and gives more than"),
         ([*SWEEP, "--out", "x", "--text", "/dev/zero"], "/dev/zero is no regular file and gives more than"),
     ],
@@ -106,6 +117,17 @@ def test_bad_words(cli, argv, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = cli(*argv)
     assert code == 2 and said in one_line(err)
+
+
+@pytest.mark.parametrize("path, why", [("no/x.json", "there is no folder no"), (".", "a folder"), ("/dev/null/x", "no folder")])
+@pytest.mark.parametrize("argv", [GENERATE, [*SWEEP, "--out", "x"], ["methods"], ["report", "rows.jsonl", "--out", "x"]], ids=str)
+def test_a_json_file_that_cannot_be_written_is_refused_before_the_work(cli, argv, path, why, tmp_path, monkeypatch):
+    """Before the model is loaded: nothing else is said."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(models, "load", None)
+    code, out, err = cli(*argv, "--json", path)
+    assert code == 2 and one_line(err) == err.strip() and f"cannot write {path}: " in err and why in err and not out
+    assert not list(tmp_path.iterdir())
 
 
 def test_complaints_hold_nothing_that_a_terminal_obeys(capsys):

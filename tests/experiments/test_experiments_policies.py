@@ -6,7 +6,8 @@ import pytest
 
 import kvjax
 from experiments.commands.calibrate import parse_settings
-from experiments.policies import parse_budget, parse_policy, split_specs
+from experiments.kept.held import policies_of
+from experiments.policies import parse_budget, parse_policy, policy_of, split_specs
 from kvjax.artefacts.artefact import resolve
 from kvjax.budget import EVERYTHING
 
@@ -32,6 +33,19 @@ def test_a_policy_gets_its_parameters_and_budget():
 
 def test_full_takes_no_budget():
     assert parse_policy("full", 7).budget == 1.0
+    assert parse_policy("h2o", 7).takes_budget and not parse_policy("full", 7).takes_budget
+    assert policy_of("full", None).budget == policy_of("full", "1.0").budget == policy_of("full", None, usual=7).budget == 1.0
+    assert policy_of("h2o", None, usual=7).budget == 7 and policy_of("h2o", "9", usual=7).budget == 9
+    for budget in ("7", "0.5"):
+        with pytest.raises(ValueError, match="^policy 'full' takes no budget, got --budget '.*': leave it out$"):
+            policy_of("full", budget)
+
+
+def test_one_budget_for_several_policies_is_of_those_that_take_one():
+    assert [named.budget for named in policies_of(["full", "h2o"], ["9"])] == [1.0, 9]
+    assert [named.budget for named in policies_of(["full", "h2o"], ["1.0", "9"])] == [1.0, 9]
+    with pytest.raises(ValueError, match="^policy 'full' takes no budget"):
+        policies_of(["full", "h2o"], ["8", "9"])
 
 
 #: What a method cannot do without.
