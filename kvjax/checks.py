@@ -83,6 +83,13 @@ def check_block(block: object) -> int:
     return int(block)
 
 
+def check_slots(slots: object) -> int:
+    """A positive integer."""
+    if isinstance(slots, bool) or not isinstance(slots, int | np.integer) or slots < 1:
+        raise ValueError(f"slots is the most slots a KV head may hold, an integer of at least 1; got {slots!r}")
+    return int(slots)
+
+
 def check_headroom(headroom: object) -> int:
     """An integer of 0 or more."""
     if isinstance(headroom, bool) or not isinstance(headroom, int | np.integer) or headroom < 0:

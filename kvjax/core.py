@@ -34,10 +34,12 @@ from jaxtyping import Array, Bool, Float32, Int32, PyTree
 from kvjax import evidence as ev
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import plan_regions
+from kvjax.checks import check_slots
 from kvjax.compress.decision import Decision
 from kvjax.compress.pack import pack as packed
 from kvjax.compress.run import carried, everything, plan_row
 from kvjax.compress.score_prompt import RowScores, score_row
+from kvjax.compress.stage_checks import check_room
 from kvjax.decode.step import Spec
 from kvjax.decode.step import step as step_of
 from kvjax.encode import Stored
@@ -66,9 +68,11 @@ def compress(pre: Prefilled, policy: Policy, *, slots: int) -> KVCache:
         slots: most slots a head may hold, tokens to come included; static.
 
     Raises:
-        ValueError: what this core does not do, stages that do not go together, evidence the prefill did not record.
+        ValueError: what this core does not do, stages that do not go together, evidence the prefill did not record, a budget
+            above `slots` (a traced one gives NaN, as above).
     """
     _check(pre, policy)
+    check_room(pre, policy, check_slots(slots))
     return _compress(pre, policy, slots=slots)
 
 

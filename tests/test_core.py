@@ -137,6 +137,36 @@ def test_what_the_core_does_not_do_is_refused(pre, policy, told):
         core.compress(pre, policy, slots=96)
 
 
+@pytest.mark.parametrize("budget, slots, mean", [(16, 4, 16), (1000, 89, 90), (0.5, 44, 45), (np.int64(16), 15, 16)])
+def test_a_budget_above_the_slots_is_refused_where_it_is_known(pre, budget, slots, mean):
+    """A prompt of 90 tokens: 0.5 of them is 45 slots, 1,000 are 90."""
+    policy = policy_of("snapkv").replace(budget=budget)
+    told = f"a prompt of 90 tokens leaves {mean} slots per KV head under a budget of {budget}, more than slots={slots}: give more"
+    with pytest.raises(ValueError, match=told):
+        core.compress(pre, policy, slots=slots)
+    with pytest.raises(ValueError, match=told):
+        jax.jit(lambda: core.compress(pre, policy, slots=slots))()
+    assert (core.compress(pre, policy, slots=mean).length == mean).all()
+
+
+def test_a_prompt_that_is_kept_for_now_needs_a_slot_a_token(pre):
+    policy = policy_of("h2o").replace(budget=16, when=kvjax.Every(1, after_prefill=False))
+    with pytest.raises(ValueError, match="90 tokens leaves 90 slots per KV head under a budget of 16, more than slots=64"):
+        core.compress(pre, policy, slots=64)
+
+
+def test_a_traced_budget_above_the_slots_gives_nan(pre):
+    policy = policy_of("snapkv")
+    cut = jax.jit(lambda budget: core.compress(pre, policy.replace(budget=budget), slots=16).logits)
+    assert jnp.isfinite(cut(16)).all() and jnp.isnan(cut(17)).all()
+
+
+@pytest.mark.parametrize("slots", ["x", 0, -3, 2.5, True, None])
+def test_slots_that_are_none(pre, slots):
+    with unchecked(), pytest.raises(ValueError, match="slots is the most slots a KV head may hold, an integer of at least 1; got "):
+        core.compress(pre, policy_of("snapkv"), slots=slots)
+
+
 def turned(policy):
     """Keys of both heads as one code, by an orthonormal basis: those of a token are what they were."""
     basis = np.stack([np.linalg.qr(np.random.default_rng(layer).normal(size=(32, 32)))[0] for layer in range(3)]).astype(np.float32)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
+from kvjax.budget import number_of, slots_of
 from kvjax.compress.decision import Decision
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled
@@ -20,6 +21,24 @@ def check_traced(*values: PyTree) -> None:
             "kvjax.compress reads its plan back from the device, so that it works under none of jax.jit, vmap and grad: use "
             "kvjax.core.compress, or kvjax.scores for a gradient of scores"
         )
+
+
+def check_room(pre: Prefilled, policy: Policy, slots: int) -> None:
+    """Raise ValueError where a budget that is known leaves a prompt more slots per KV head than `slots`; traced ones pass."""
+    budget, cut = number_of(policy.budget), policy.when.after_prefill
+    known = policy.allocate.exact and policy.select.exact and not policy.allocate.given
+    if cut and not (known and isinstance(budget, int | float)):
+        return
+    asked = (lambda length: min(slots_of(budget, length), length)) if cut else int
+    for row in pre.rows:
+        if isinstance(row.length, jax.core.Tracer) or asked(row.k[0].shape[2]) <= slots:  # no length is read back for what fits
+            continue
+        length = int(np.asarray(row.length)[0])
+        if asked(length) > slots:
+            raise ValueError(
+                f"a prompt of {length} tokens leaves {asked(length)} slots per KV head under a budget of {budget}, more than "
+                f"slots={slots}: give more slots, tokens to come included, or a smaller budget"
+            )
 
 
 def check_scores(scorer: Scorer, scores: Array, shape: tuple[int, int, int]) -> None:

@@ -166,6 +166,13 @@ def test_a_run_is_taken_up_where_asked_and_not_by_chance(cli, talker, prose, eva
     assert code == 2 and "seed: 0 there, 1 asked" in err
 
 
+@pytest.mark.parametrize("sizes, said", [([], "of 512 tokens fit the 512"), (["--budget", 64], "of 12 tokens fit the 64")])
+def test_gates_that_nothing_would_be_taught_are_not_trained(cli, evaluated, tmp_path, sizes, said):
+    """Of 64 ids seven are keys: six pairs and three questions, 12 tokens whatever --length asks for."""
+    code, out, err = cli("train", "trim_kv", "--model", "random:layers=1", "--data", "recall", *sizes, "--out", tmp_path / "gate")
+    assert code == 2 and said in err and "smaller budget" in err and not out and not (tmp_path / "gate").exists()
+
+
 def test_duo_attention_learns_its_alphas(cli, talker, prose, evaluated, tmp_path):
     words = ["train", "duo_attention", "--model", "toy", "--text", prose, "--out", tmp_path / "duo"]
     code, _, err = cli(*words, *SMALL, "--budget", 12, "--set", "sinks=2")
@@ -182,6 +189,7 @@ GATES = {
     "dmc": ["--set", "paths=('attention.q','attention.k')"], "less": ["--budget", 12, "--set", "hidden=16"],
     "lococo": ["--budget", 8, "--set", "chunk=16", "--set", "width=5"],
 }  # fmt: skip
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", GATES)
@@ -261,7 +269,10 @@ def test_a_model_is_trained_from_scratch_and_served(cli, tmp_path, method):
         (["dmc", "--budget", 100], "--set ratio=N"),
         (["lococo", "--length", 300], "the last 512 are predicted, and 512 slots hold all before them"),
         (["duo_attention", "--budget", 100], "leaves nothing beside 128 sinks"),
-        (["trim_kv", "--data", "text", "--length", 64, "--samples", 10_000], "10000 samples of 64 tokens need 640000"),
+        (
+            ["trim_kv", "--data", "text", "--length", 64, "--budget", 8, "--samples", 10_000],
+            "10000 samples of 64 tokens need 640000",
+        ),
     ],
 )
 def test_bad_input_is_one_line(cli, prose, evaluated, tmp_path, words, reason):

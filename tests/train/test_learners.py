@@ -14,7 +14,7 @@ from kvjax.artefacts.artefact import load, model_facts, save
 from kvjax.artefacts.weights import weights_of
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.train import Examples, Frozen, Moment, artefact_of, decaying, mean_grade, stacked, train, untrained
-from kvjax.train.learners import DuoAttention
+from kvjax.train.learners import DuoAttention, MakeEachTokenCount
 from kvjax.train.learners.duo_attention import mixed, remembered, streaming
 from models import llama
 from tests.conftest import ids_of, toy_config
@@ -98,6 +98,16 @@ def test_the_worked_streaming_mask():
 def test_texts_that_a_streaming_head_holds_teach_nothing(lm):
     with pytest.raises(ValueError, match="texts of 8 tokens fit a streaming head of 2 \\+ 6"):
         train(lm, DUO, Examples(texts(2, length=8)), steps=1)
+
+
+@pytest.mark.parametrize("learner", [TRIM, MakeEachTokenCount(budget=8, hidden=16)])
+def test_texts_that_a_budget_holds_teach_no_gate_to_forget(lm, learner):
+    """8 tokens are alive at most where 8 may be: nothing is over the budget, whatever the gates say."""
+    alive = [jnp.zeros((1, 2, 8))] * 3
+    assert learner.price(alive, jax.tree.map(lambda x: x[0], stacked(texts(1, length=8)))) == 0
+    with pytest.raises(ValueError, match="texts of 8 tokens fit the 8 that a head may keep alive: nothing to forget"):
+        train(lm, learner, Examples(texts(2, length=8)), steps=1)
+    learner.check(lm.decoder, 9)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from kvjax.gates.gate import init_gate
 from kvjax.gates.retention import RetentionGate
+from kvjax.protocols import Decoder
 from kvjax.train.batch import Batch
 from kvjax.train.frozen import Frozen
 from kvjax.train.learner import Graded, Learner, Moment
@@ -71,6 +72,14 @@ class TrimKV(Learner):
     def price(self, log_beta: Sequence[Float[Array, "b h t"]], batch: Batch) -> Float[Array, ""]:
         """What is over the budget."""
         return capacity(log_beta, self.budget, batch.valid)
+
+    def check(self, model: Decoder, length: int) -> None:
+        del model
+        if length <= self.budget:
+            raise ValueError(
+                f"texts of {length} tokens fit the {self.budget} that a head may keep alive: nothing to forget, lengthen them or "
+                "give a smaller budget"
+            )
 
     def optimiser(self, steps: int) -> optax.GradientTransformation:
         schedule = cosine(self.rate, steps, warmup=self.warmup, floor=self.floor)
