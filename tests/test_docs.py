@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import kvjax
+import models
 from tests.artefacts import toy
 from tests.conftest import ids_of, toy_config
 
@@ -22,21 +23,41 @@ def blocks(document: Path) -> dict[str, str]:
     return dict(found)
 
 
-@pytest.fixture(params=["add_a_method.md"])
-def package(request, tmp_path, monkeypatch):
-    """The files of a page, as its reader would have them."""
-    (tmp_path / "mine").mkdir()
-    for name, text in blocks(DOCS / request.param).items():
-        (tmp_path / name).write_text(text)
+@pytest.fixture
+def beside_toy(tmp_path, monkeypatch):
+    """A folder with toy.py of the first page, in which a reader runs the code of the others."""
+    (tmp_path / "toy.py").write_text(blocks(DOCS / "index.md")["toy.py"])
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     yield tmp_path
-    for name in [name for name in sys.modules if name == "mine" or name.startswith("mine.")]:
+    for name in [name for name in sys.modules if name.split(".")[0] in ("mine", "toy")]:
         del sys.modules[name]
 
 
+@pytest.fixture(params=["add_a_method.md"])
+def package(request, beside_toy):
+    """The files of a page, as its reader would have them."""
+    (beside_toy / "mine").mkdir()
+    for name, text in blocks(DOCS / request.param).items():
+        (beside_toy / name).write_text(text)
+    return beside_toy
+
+
+def run(path: Path) -> dict:
+    """The names that a file leaves: nothing is there before it."""
+    scope = {}
+    exec(compile(path.read_text(), path.name, "exec"), scope)
+    return scope
+
+
+def test_the_toy_of_the_first_page_is_the_tests_toy(beside_toy):
+    scope = run(beside_toy / "toy.py")
+    assert models.llama.config(scope["CONFIG"]) == models.llama.config(toy_config())
+    assert (scope["ids"], scope["question"]) == (ids_of(90), ids_of(7, 3))
+
+
 def test_the_three_examples_work_by_following_the_page(package):
-    scope = {"CONFIG": toy_config(), "IDS": ids_of(90)}
-    exec(compile((package / "use.py").read_text(), "use.py", "exec"), scope)
+    scope = run(package / "use.py")
     outputs = scope["outputs"]
     assert list(outputs) == ["peaks", "gate", "one-bit values", "peaks over one-bit values"]
     for name in ("peaks", "gate", "peaks over one-bit values"):
@@ -54,12 +75,21 @@ def test_the_three_examples_work_by_following_the_page(package):
 
 
 @pytest.mark.parametrize("name", ["talk.py", "rest.py", "prompt.py"])
-def test_the_examples_of_saving_work(lm, tmp_path, name):
-    scope = {"lm": lm, "IDS": ids_of(90), "QUESTION": ids_of(3, seed=1), "FOLDER": tmp_path, "ARTEFACT": toy("kvtc"), "RATIO": 2}
-    exec(compile(blocks(DOCS / "saving.md")[name], name, "exec"), scope)
+def test_the_examples_of_saving_work(beside_toy, name):
+    text = blocks(DOCS / "saving.md")[name]
+    if name == "rest.py":  # of the toy, in place of a checkpoint
+        lines = {
+            "lm = models.load": "from toy import ids, lm, question",
+            "policy =": "policy = kvjax.methods.kvtc(artefact=KVTC, ratio=2)",
+        }
+        given = lambda line: next((new for old, new in lines.items() if line.startswith(old)), line)  # noqa: E731
+        text = "\n".join(given(line) for line in text.splitlines() if not line.startswith("ids, question = lm.encode"))
+    scope = {"KVTC": toy("kvtc")}
+    exec(compile(text, name, "exec"), scope)
+    lm = scope["lm"]
     if name != "prompt.py":
         policy, whole = scope["policy"], scope["answer"].cache
-        same = kvjax.decode(lm, kvjax.extend(lm, whole, scope["QUESTION"], policy).cache, policy, max_new_tokens=8)
+        same = kvjax.decode(lm, kvjax.extend(lm, whole, scope["question"], policy).cache, policy, max_new_tokens=8)
         np.testing.assert_array_equal(scope["more"].tokens, same.tokens)
     else:
         half, quarter = (cache.lengths.sum() for cache in scope["kept"])
@@ -68,16 +98,12 @@ def test_the_examples_of_saving_work(lm, tmp_path, name):
 
 @pytest.mark.parametrize("package", ["add_a_gate.md"], indirect=True)
 def test_a_gate_is_trained_kept_and_served_by_following_the_page(package):
-    import kvjax
-
-    texts = [ids_of(56, seed) for seed in range(16)]
-    scope = {"CONFIG": toy_config(), "TEXTS": texts, "KEY": jax.random.key(0), "FOLDER": package}
-    exec(compile((package / "train_it.py").read_text(), "train_it.py", "exec"), scope)
+    scope = run(package / "train_it.py")
     assert scope["after"]["loss"] < 0.5 * scope["before"]["loss"]
     assert [line["step"] for line in scope["trained"].log] == list(range(60))
     for want, got in zip(jax.tree.leaves(scope["trained"].weights), jax.tree.leaves(scope["values"].weights), strict=True):
         np.testing.assert_array_equal(want, got)
-    pre = kvjax.prefill(scope["lm"], texts[0], needs={scope["values"]})
+    pre = kvjax.prefill(scope["lm"], scope["drawn"][0], needs={scope["values"]})
     assert (pre.rows[0].evidence[0].of(scope["values"])[:, :, :56] > 0).all()
 
 
@@ -105,20 +131,19 @@ def test_the_page_of_the_api_has_every_name_of_the_library():
         assert f"{getattr(kvjax.episodes, name).__module__}.{name}" in told, name
 
 
-#: Pages whose blocks follow each other, with a model `lm` and a prompt `ids`.
+#: Pages whose blocks follow each other, beside toy.py.
 HERE = ("transforms.md", "from_kvpress.md", "stages.md")
 #: Pages that other tests run: above, on eight devices (tests/sharding), with the real model (tests/test_real_model.py).
 ELSEWHERE = ("README.md", "add_a_gate.md", "add_a_method.md", "index.md", "saving.md", "sharding.md")
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_the_code_of_a_page_runs_from_top_to_bottom(name, lm):
-    scope = {"lm": lm, "ids": ids_of(90), "question": ids_of(7, 3)}
+def test_the_code_of_a_page_runs_from_top_to_bottom(name, beside_toy):
+    scope = {}
     for block in re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.S):
         exec(compile(block, name, "exec"), scope)
     if name == "transforms.md":
-        import kvjax
-
+        lm = scope["lm"]
         for budget, tokens in zip([8, 12, 16, 24, 32, 48, 64, 80], scope["tokens"], strict=True):
             policy = kvjax.methods.snapkv(budget=budget)
             want = kvjax.decode(lm, kvjax.compress(scope["pre"], policy), policy, max_new_tokens=4, stop=())
