@@ -13,6 +13,7 @@ from kvjax.evidence.need import Need
 from kvjax.evidence.of_group import OfGroupMean
 from kvjax.evidence.token_in import TokenIn
 from kvjax.kernels.select_top import ordered, select_top
+from kvjax.ranges import Count, Whole
 from kvjax.types import Number
 from kvjax.view import LayerView
 
@@ -80,9 +81,9 @@ class RuleList:
     rules: tuple[Rule, ...]
     special: tuple[tuple[int, ...], ...] = struct.field(pytree_node=False, default=())
     punctuation: tuple[int, ...] = struct.field(pytree_node=False, default=())
-    sinks: int = struct.field(pytree_node=False, default=4)
+    sinks: Whole = struct.field(pytree_node=False, default=4)
     threshold: Number = 0.9
-    new: Number = 0
+    new: Count = 0
     split: bool = struct.field(pytree_node=False, default=False)
 
     @property

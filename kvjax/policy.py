@@ -20,6 +20,7 @@ from kvjax.schedule import AfterPrefill, Schedule
 from kvjax.score import Recency
 from kvjax.select import TopK
 from kvjax.short_repr import changed, one_line
+from kvjax.stage_fields import check_fields
 from kvjax.stages_together import check_together
 from kvjax.types import Number
 
@@ -53,7 +54,8 @@ class Policy:
         attention: how a prompt read for this policy alone attends to itself (`kvjax.prefill(lm, ids, needs=policy)`, `generate`).
 
     Raises:
-        TypeError, ValueError: a budget or a stage of the wrong kind, when built from Python values.
+        TypeError, ValueError: a budget or a stage of the wrong kind, or a field of a stage that holds what it cannot, when built
+            from Python values.
     """
 
     score: stage.Scorer = Recency()
@@ -75,6 +77,8 @@ class Policy:
                 raise TypeError(f"Policy.{slot} must be a {kind.__name__} {where}; got {getattr(self, slot)!r}")
             if _undecorated(getattr(self, slot), kind):
                 raise TypeError(f"{type(getattr(self, slot)).__name__} is no pytree: put @flax.struct.dataclass above the class")
+            if isinstance(getattr(self, slot), kind):
+                check_fields(getattr(self, slot))
         check_budget(self.budget)
 
     def __repr__(self) -> str:

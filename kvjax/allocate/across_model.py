@@ -6,9 +6,9 @@ from jaxtyping import Array, Int32, UInt32
 
 from kvjax.allocate.uniform import held
 from kvjax.kernels.select_top import select_top
+from kvjax.ranges import Count
 from kvjax.rank_keys import keys
 from kvjax.stage import Allocator
-from kvjax.types import Number
 from kvjax.view import Ranking
 
 
@@ -34,7 +34,7 @@ class AcrossModel(Allocator):
     Source: KVzip, arXiv 2505.23416, section 3.3 (its non-uniform budgets).
     """
 
-    lower: Number = 1
+    lower: Count = 1
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         layers, _, h = ranking.valid.shape[:3]

@@ -9,9 +9,10 @@ from kvjax.budget import whole_share
 from kvjax.evidence import Evidence, Need
 from kvjax.kernels.select_top import select_top
 from kvjax.protocols import Decoder
+from kvjax.ranges import Share
 from kvjax.rank_keys import keys
 from kvjax.stage import Allocator
-from kvjax.types import Layer, Number
+from kvjax.types import Layer
 from kvjax.view import LayerView, Ranking
 
 
@@ -37,7 +38,7 @@ class Adaptive(Allocator):
     Source: Ada-KV, arXiv 2407.11550, section 4.
     """
 
-    alpha: Number = 0.2
+    alpha: Share = 0.2
     layers: Allocator = Uniform()
 
     @property

@@ -6,8 +6,8 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.allocate.uniform import held
 from kvjax.kernels.select_top import ordered, select_top
+from kvjax.ranges import Count
 from kvjax.stage import Allocator
-from kvjax.types import Number
 from kvjax.view import Ranking
 
 
@@ -41,7 +41,7 @@ class Composites(Allocator):
     Source: KVCompose, arXiv 2509.05165, section 3, as ported. Differs: every layer keeps a slot at least.
     """
 
-    lower: Number = 1
+    lower: Count = 1
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n = held(ranking)

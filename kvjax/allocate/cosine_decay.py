@@ -9,6 +9,7 @@ from jaxtyping import Array, Float32, Int32
 
 from kvjax.budget import whole_share
 from kvjax.evidence.late_rows import recent_tokens
+from kvjax.ranges import Count, Share, Size
 from kvjax.select.group_shares import cosine_ratios
 from kvjax.stage import Allocator
 from kvjax.types import Number
@@ -41,10 +42,10 @@ class CosineDecay(Allocator):
     exact: ClassVar[bool] = False
     by_layer: ClassVar[bool] = True
     given: ClassVar[bool] = True
-    p: Number = 0.9
-    share: Number = 0.2
-    least: Number = 64
-    interval: int = struct.field(pytree_node=False, default=1)
+    p: Share = 0.9
+    share: Share = 0.2
+    least: Count = 64
+    interval: Size = struct.field(pytree_node=False, default=1)
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         del mean_budget

@@ -6,9 +6,9 @@ from flax import struct
 from jaxtyping import Array, Int32
 
 from kvjax.allocate.adaptive import Adaptive
+from kvjax.ranges import Count
 from kvjax.select.forced import raised
 from kvjax.stage import Allocator
-from kvjax.types import Number
 from kvjax.view import Ranking
 
 
@@ -22,7 +22,7 @@ class ForcedFirst(Allocator):
 
     reads_second: ClassVar[type | None] = Array
     allocate: Allocator = Adaptive(0.0)
-    window: Number = 32
+    window: Count = 32
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         return self.allocate(raised(ranking, mean_budget, self.window), mean_budget)

@@ -9,6 +9,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int32
 
 from kvjax.protocols import Decoder
+from kvjax.ranges import Count
 from kvjax.stage import Allocator
 from kvjax.types import Number, Table, table
 from kvjax.view import Ranking
@@ -60,7 +61,7 @@ class FullHeads(Allocator):
     exact: ClassVar[bool] = False
     given: ClassVar[bool] = True
     pattern: Table = table()
-    slots: Number = 320
+    slots: Count = 320
     origin: str = struct.field(pytree_node=False, default="")
 
     @classmethod

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int32
 from kvjax.allocate.repair import RoundRobin
 from kvjax.allocate.uniform import held
 from kvjax.protocols import Decoder
+from kvjax.ranges import Count, NonNegative
 from kvjax.stage import Allocator
 from kvjax.types import Function, Number, Table, table
 from kvjax.view import Ranking
@@ -67,8 +68,8 @@ class LayerWeights(Allocator):
 
     by_layer: ClassVar[bool] = True
     weights: Table = table()
-    floor: Number = 32
-    cap: Number = 3
+    floor: Count = 32
+    cap: NonNegative = 3
     repair: Function = RoundRobin()
     origin: str = struct.field(pytree_node=False, default="")
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float32, Int32
 from kvjax.allocate.uniform import held
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.window_scores import window_scores
+from kvjax.ranges import Count
 from kvjax.stage import Allocator
 from kvjax.types import Number
 from kvjax.view import LayerView, Ranking
@@ -39,8 +40,8 @@ class LazyLayers(Allocator):
     exact: ClassVar[bool] = False
     by_layer: ClassVar[bool] = True
     given: ClassVar[bool] = True
-    sinks: Number = 4
-    recent: Number = 1024
+    sinks: Count = 4
+    recent: Count = 1024
     threshold: Number = 0.9
 
     @property

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 from kvjax.allocate.preference import entropy_and_variance
 from kvjax.allocate.uniform import held
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.ranges import Size
 from kvjax.score.window_rows import before_window, real_rows, window_rows
 from kvjax.stage import Allocator
 from kvjax.types import Mask, Number
@@ -55,7 +56,7 @@ class OriginShares(Allocator):
     exact = False
     given = True
     budget: Number = 512
-    window: int = struct.field(pytree_node=False, default=32)
+    window: Size = struct.field(pytree_node=False, default=32)
     t1: Number = 7.774
     t2: Number = 5.407
     t3: Number = 5.528

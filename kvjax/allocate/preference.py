@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32
 from kvjax.allocate.spread import LargestRemainders
 from kvjax.allocate.uniform import held
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.ranges import Size
 from kvjax.score.window_rows import before_window, mean_and_variance, real_rows, window_rows
 from kvjax.stage import Allocator
 from kvjax.types import Mask, Number
@@ -60,7 +61,7 @@ class LayerPreference(Allocator):
     release sums over a batch; a prompt is cut as soon as it is longer than b, not b + W.
     """
 
-    window: int = struct.field(pytree_node=False, default=32)
+    window: Size = struct.field(pytree_node=False, default=32)
     tau1: Number = 1.0
     tau2: Number = 1.0
     share: Number = LargestRemainders()

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Float32, Int32
 
 from kvjax.allocate.uniform import held
+from kvjax.ranges import NonNegative, Size, Whole
 from kvjax.stage import Allocator
 from kvjax.types import Number
 from kvjax.view import Ranking
@@ -45,8 +46,8 @@ class Pyramid(Allocator):
     """
 
     by_layer: ClassVar[bool] = True
-    beta: int = struct.field(pytree_node=False, default=20)
-    window: int = struct.field(pytree_node=False, default=32)
+    beta: Size = struct.field(pytree_node=False, default=20)
+    window: Whole = struct.field(pytree_node=False, default=32)
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n = held(ranking)
@@ -81,8 +82,8 @@ class PyramidRounded(Allocator):
     """
 
     by_layer: ClassVar[bool] = True
-    beta: Number = 20.0
-    window: int = struct.field(pytree_node=False, default=32)
+    beta: NonNegative = 20.0
+    window: Whole = struct.field(pytree_node=False, default=32)
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:
         n = held(ranking)

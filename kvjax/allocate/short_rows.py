@@ -9,8 +9,9 @@ from jaxtyping import Array, Int32, PyTree
 from kvjax.allocate.uniform import Uniform, held
 from kvjax.evidence import Evidence, Need
 from kvjax.protocols import Decoder
+from kvjax.ranges import Count
 from kvjax.stage import Allocator
-from kvjax.types import Layer, Number
+from kvjax.types import Layer
 from kvjax.view import LayerView, Ranking
 
 
@@ -23,7 +24,7 @@ class ShortRowsWhole(Allocator):
     """
 
     exact: ClassVar[bool] = False
-    longest: Number = 0
+    longest: Count = 0
     allocate: Allocator = Uniform()
 
     @property

@@ -12,8 +12,8 @@ from kvjax.allocate.uniform import held
 from kvjax.budget import whole_share
 from kvjax.evidence import Evidence, Need
 from kvjax.evidence.residual_cosine import ResidualCosine
+from kvjax.ranges import Share
 from kvjax.stage import Allocator
-from kvjax.types import Number
 from kvjax.view import LayerView, Ranking
 
 
@@ -69,7 +69,7 @@ class ThreeGroups(Allocator):
     are exact.
     """
 
-    least: Number = 0.35
+    least: Share = 0.35
 
     @property
     def needs(self) -> frozenset[Need]:

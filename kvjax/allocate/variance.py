@@ -10,8 +10,9 @@ from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.uniform import held
 from kvjax.budget import whole_share
 from kvjax.evidence import ColumnSums, Evidence, Need
+from kvjax.ranges import Count, NonNegative, Share
 from kvjax.stage import Allocator
-from kvjax.types import Function, Mask, Number
+from kvjax.types import Function, Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -98,7 +99,7 @@ class Reciprocal:
 class ExponentialDecay:
     """w_l = exp(-rate · rank of F_l, ascending from 0), ties to the lower layer. The paper names but does not give its formula."""
 
-    rate: Number = 0.1
+    rate: NonNegative = 0.1
 
     def __call__(self, f: Float[Array, "l b"]) -> Float[Array, "l b"]:
         rank = jnp.argsort(jnp.argsort(f, 0, stable=True), 0)
@@ -125,8 +126,8 @@ class AttentionVariance(Allocator):
 
     shares: Function = InverseVarianceSoftmax()
     density: Function = LayersMinMax()
-    sinks: Number = 4
-    floor_share: Number = 0.01
+    sinks: Count = 4
+    floor_share: Share = 0.01
 
     @property
     def needs(self) -> frozenset[Need]:

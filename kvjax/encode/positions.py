@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Evidence, Need, RawKeys
 from kvjax.protocols import Rope
+from kvjax.ranges import Size
 from kvjax.types import Keys, Mask, Positions, Queries
 
 
@@ -148,7 +149,7 @@ class Clamped(AtReading):
     at its own positions.
     """
 
-    limit: int = struct.field(pytree_node=False, default=4096)
+    limit: Size = struct.field(pytree_node=False, default=4096)
 
     def longest(self, text: int, slots: int) -> int:
         del slots

@@ -32,6 +32,7 @@ from kvjax.kernels.ragged_attention import attention_with_weights, log_denominat
 from kvjax.kernels.softmax import softmax
 from kvjax.placement import OnDevice
 from kvjax.protocols import Cache, Decoder
+from kvjax.ranges import Whole
 from kvjax.types import Keys, Layer, Queries, Values
 
 
@@ -60,7 +61,7 @@ class Stored(Encoder):
     placement: OnDevice = OnDevice()
     positions: PositionPolicy = Absolute()
     window: Window | Windows | None = None
-    sinks: int = struct.field(pytree_node=False, default=0)
+    sinks: Whole = struct.field(pytree_node=False, default=0)
     whole: bool = struct.field(pytree_node=False, default=False)
 
     def __post_init__(self):

@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float32
 
 from kvjax.evidence.need import Block, Need, Shape
+from kvjax.ranges import Size
 from kvjax.types import Keys, Queries
 
 
@@ -44,7 +45,7 @@ class ChunkAttention(Need):
 
     reads: ClassVar[tuple[str, ...]] = ("q", "k")
     prompt_only: ClassVar[bool] = True
-    chunk: int = struct.field(pytree_node=False, default=256)
+    chunk: Size = struct.field(pytree_node=False, default=256)
     filled: bool = struct.field(pytree_node=False, default=False)
 
     @property

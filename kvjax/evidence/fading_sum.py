@@ -5,6 +5,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.evidence.reduce import PerKey, Reduction, Rows
+from kvjax.ranges import StaticShare
 
 
 @struct.dataclass
@@ -19,7 +20,7 @@ class Faded:
 class FadingSum(Reduction):
     """Rows weigh shrink^(rows that follow): see `Faded`."""
 
-    shrink: float = struct.field(pytree_node=False, default=0.98)
+    shrink: StaticShare = struct.field(pytree_node=False, default=0.98)
 
     @property
     def key(self) -> str:

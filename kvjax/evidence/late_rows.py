@@ -6,6 +6,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.budget import whole_share
 from kvjax.evidence.reduce import PerKey, Rows, RowsAt, Sum
+from kvjax.ranges import Size, StaticShare
 from kvjax.types import Number
 
 
@@ -25,9 +26,9 @@ class LateRows(Sum):
         share: part of the prompt that is recent.   last: weight of the last row.   every: tokens of a group.
     """
 
-    share: float = struct.field(pytree_node=False, default=0.2)
+    share: StaticShare = struct.field(pytree_node=False, default=0.2)
     last: float = struct.field(pytree_node=False, default=1.2)
-    every: int = struct.field(pytree_node=False, default=16)
+    every: Size = struct.field(pytree_node=False, default=16)
 
     @property
     def key(self) -> str:

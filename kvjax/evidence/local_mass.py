@@ -5,6 +5,7 @@ from flax import struct
 from jaxtyping import Array, Float32, PyTree
 
 from kvjax.evidence.need import Block, Need, Shape
+from kvjax.ranges import Size
 
 
 @struct.dataclass
@@ -14,7 +15,7 @@ class LocalMass(Need):
     Recorded of prompts alone, read with exact, sparse or far-block attention.
     """
 
-    window: int = struct.field(pytree_node=False)
+    window: Size = struct.field(pytree_node=False)
 
     @property
     def key(self) -> str:

@@ -6,6 +6,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int32, UInt32
 
 from kvjax.evidence.reduce import Reduction, Rows
+from kvjax.ranges import Size
 
 Words = UInt32[Array, "b h g n w"]
 
@@ -29,7 +30,7 @@ class LowRows(Reduction):
         window: queries that count, a multiple of 32.
     """
 
-    window: int = struct.field(pytree_node=False, default=416)
+    window: Size = struct.field(pytree_node=False, default=416)
 
     def __post_init__(self):
         if self.window < 32 or self.window % 32:

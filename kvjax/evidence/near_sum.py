@@ -6,6 +6,7 @@ from jaxtyping import Array, Bool, Int32
 
 from kvjax.budget import whole_share
 from kvjax.evidence.reduce import PerKey, Rows, RowsAt, Sum
+from kvjax.ranges import StaticShare
 from kvjax.types import Number
 
 
@@ -22,7 +23,7 @@ class NearSum(Sum):
         share: w as a share of the length.   further: tokens that the length counts beside the prompt's.
     """
 
-    share: float = struct.field(pytree_node=False, default=0.3)
+    share: StaticShare = struct.field(pytree_node=False, default=0.3)
     further: Number = 0
 
     @property

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Float32
 
 from kvjax.evidence.need import Need, Shape, Tokens
+from kvjax.ranges import Whole
 
 
 @struct.dataclass
@@ -43,7 +44,7 @@ class QueryMoments(Need):
     """Mean and covariance of the pre-rotary queries after the first `skip` positions. Costs d² a query head."""
 
     carried: ClassVar[bool] = True
-    skip: int = struct.field(pytree_node=False, default=4)
+    skip: Whole = struct.field(pytree_node=False, default=4)
 
     @property
     def key(self) -> str:

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from kvjax.evidence.need import Need, Shape, Tokens
+from kvjax.ranges import Size
 
 
 @struct.dataclass
@@ -14,7 +15,7 @@ class WindowQueries(Need):
     """The last `size` rotated queries, oldest first. Costs size·d·g values a KV head; a short prompt leaves zeros in front."""
 
     carried: ClassVar[bool] = True
-    size: int = struct.field(pytree_node=False, default=64)
+    size: Size = struct.field(pytree_node=False, default=64)
 
     @property
     def key(self) -> str:

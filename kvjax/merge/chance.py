@@ -5,6 +5,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from kvjax.noise import uniform_at
+from kvjax.ranges import Size
 from kvjax.stage import Merger
 from kvjax.types import Layer, Mask, Number, Scores, Values
 from kvjax.view import LayerView
@@ -71,7 +72,7 @@ class ByChance(Merger):
     Source: *CaM: Cache Merging for Memory-efficient LLMs Inference*, ICML 2024, section 3. Differs: one draw for each KV head.
     """
 
-    m: int = struct.field(pytree_node=False, default=32)
+    m: Size = struct.field(pytree_node=False, default=32)
     over: int | None = struct.field(pytree_node=False, default=None)
     beta: Number = 1.0
     seed: Number = 0

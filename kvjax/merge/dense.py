@@ -10,10 +10,11 @@ from jaxtyping import Array, Float32, Int32, PyTree
 from kvjax.kernels.compact import first
 from kvjax.kernels.select_top import select_top
 from kvjax.merge.match import Matches, blend
+from kvjax.ranges import Share, Whole
 from kvjax.rank_keys import ordered
 from kvjax.select.dense import dense_slots, tail_slots
 from kvjax.stage import Merger
-from kvjax.types import Function, Keys, Mask, Number, Scores
+from kvjax.types import Function, Keys, Mask, Scores
 from kvjax.view import LayerView
 
 #: The bias of a dense slot of a single token: it tells the slot from others, and changes attention by a millionth.
@@ -63,8 +64,8 @@ class IntoDense(Merger):
     """
 
     biased: ClassVar[bool] = True
-    dense: int = struct.field(pytree_node=False, default=1)
-    tail_share: Number = 0.1
+    dense: Whole = struct.field(pytree_node=False, default=1)
+    tail_share: Share = 0.1
     nearest: Function = LargestDot()
 
     def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:

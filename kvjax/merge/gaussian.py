@@ -6,11 +6,12 @@ from jaxtyping import Array, Float32, Int32, PyTree
 
 from kvjax.budget import whole_share
 from kvjax.kernels.select_top import ordered
+from kvjax.ranges import Share
 from kvjax.score.neighbours import neighbour_cosines
 from kvjax.segments import first_largest, of_slot, sums
 from kvjax.select.runs import forced_cuts, singletons
 from kvjax.stage import Merger
-from kvjax.types import Keys, Mask, Number, Scores, Values
+from kvjax.types import Keys, Mask, Scores, Values
 from kvjax.view import LayerView
 
 
@@ -58,8 +59,8 @@ class GaussianRuns(Merger):
     σ² is the mean squared distance to the pivot (the printed definition rests on the weights themselves).
     """
 
-    heavy_share: Number = 0.25
-    recent_share: Number = 0.25
+    heavy_share: Share = 0.25
+    recent_share: Share = 0.25
 
     def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:
         runs = keep.sum(-1).astype(jnp.int32)

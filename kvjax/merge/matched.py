@@ -10,6 +10,7 @@ from kvjax.evidence import Need, WindowQueries
 from kvjax.kernels.compact import first
 from kvjax.kernels.softmax import softmax
 from kvjax.least_squares import gram, largest_eigenvalue, least_squares
+from kvjax.ranges import NonNegative, Whole
 from kvjax.reference_queries import Seen, by_head, look, recorded
 from kvjax.stage import Merger
 from kvjax.types import Mask, Number, Scores
@@ -75,9 +76,9 @@ class MatchedAttention(Merger):
     queries: Need = WindowQueries(512)
     low: Number = 0.049787068
     high: Number = 20.085537
-    steps: int = struct.field(pytree_node=False, default=2)
+    steps: Whole = struct.field(pytree_node=False, default=2)
     direct: bool = struct.field(pytree_node=False, default=False)
-    ridge: Number = 0.0
+    ridge: NonNegative = 0.0
     scale: PyTree = Plain()
     widest: int | None = struct.field(pytree_node=False, default=None)
 

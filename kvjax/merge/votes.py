@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32, PyTree
 
 from kvjax.merge.match import Matches, blend, match
+from kvjax.ranges import NonNegative
 from kvjax.score.raw_mass import Masses, RawMass
 from kvjax.stage import Merger, Scorer
 from kvjax.types import Mask, Number, Scores
@@ -50,7 +51,7 @@ class ByVotes(Merger):
     biased: ClassVar[bool] = True
     state_of: ClassVar[type[Scorer]] = RawMass
     threshold: Number = 0.8
-    eps: Number = 2.0**-14
+    eps: NonNegative = 2.0**-14
 
     def __call__(self, view: LayerView, keep: Mask, scores: Scores, memory: PyTree) -> tuple[LayerView, PyTree]:
         del scores

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Float32
 
 from kvjax.merge.match import Matches, blend, match
+from kvjax.ranges import Count, Share
 from kvjax.stage import Merger
 from kvjax.types import Function, Mask, Number, Scores
 from kvjax.view import LayerView
@@ -29,7 +30,7 @@ class EMA:
     Source: D2O, arXiv 2406.13035, equation 10; the mean over several evictions is the release's reading.
     """
 
-    beta: Number = 0.7
+    beta: Share = 0.7
 
     def __call__(self, matches: Matches, tau: Rows) -> Rows:
         return moving_threshold(matches.mean(), tau, self.beta)
@@ -132,7 +133,7 @@ class WeightedNearest(Merger):
     threshold: Function = EMA()
     weights: Function = SoftmaxWeights()
     feature: KeyLikeness | ValueLikeness | OwnLikeness = KeyLikeness()
-    spared: Number = 0
+    spared: Count = 0
 
     def begin(self, rows: int) -> tuple[Rows, ...]:
         """A threshold for each feature; NaN before the first eviction."""

@@ -12,6 +12,7 @@ from kvjax.prefill.prefilled import Prefilled
 from kvjax.prefill.probe import probe_row, with_rows
 from kvjax.prefill.probe_checks import check_model, check_row
 from kvjax.protocols import LanguageModel
+from kvjax.ranges import Size, Whole
 
 #: What follows the prompt's first tokens, over and over until there are enough.
 SUFFIX = "\n\nAnswer the question above from the text, step by step, and give the answer in the end."
@@ -33,8 +34,8 @@ class PseudoQueries(Probed):
 
     need: Need = ColumnSums()
     name: str = struct.field(pytree_node=False, default="pseudo_queries")
-    size: int = struct.field(pytree_node=False, default=32)
-    front: int = struct.field(pytree_node=False, default=4)
+    size: Size = struct.field(pytree_node=False, default=32)
+    front: Whole = struct.field(pytree_node=False, default=4)
     suffix: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
 
     advice: ClassVar[str] = "run kvjax.second_pass(lm, pre, policy) after the prefill"

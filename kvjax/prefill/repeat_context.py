@@ -13,6 +13,7 @@ from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.prefill.probe import probe_row, with_rows
 from kvjax.prefill.probe_checks import Span, check_model, check_row
 from kvjax.protocols import LanguageModel
+from kvjax.ranges import Size, Whole
 
 #: What is asked before the first chunk, and before the others, whose predecessor's last tokens follow.
 FIRST = "\n\nRepeat the text above, word for word."
@@ -43,9 +44,9 @@ class RepeatedContext(Probed):
 
     need: Need = AttentionStatistics(Max())
     name: str = struct.field(pytree_node=False, default="repeated_context")
-    chunk: int = struct.field(pytree_node=False, default=2000)
-    system: int = struct.field(pytree_node=False, default=4)
-    quoted: int = struct.field(pytree_node=False, default=8)
+    chunk: Size = struct.field(pytree_node=False, default=2000)
+    system: Whole = struct.field(pytree_node=False, default=4)
+    quoted: Whole = struct.field(pytree_node=False, default=8)
     own: bool = struct.field(pytree_node=False, default=False)
     first: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
     further: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)

@@ -16,6 +16,7 @@ from kvjax.encoder import Encoder
 from kvjax.kernels.gather_attention import gather_attention
 from kvjax.placement import OnDevice
 from kvjax.protocols import Cache, Decoder
+from kvjax.ranges import Whole
 from kvjax.retrieve.dominant import Dominant
 from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
 from kvjax.retrieve.token_lists import as_list, best
@@ -88,7 +89,7 @@ class DominantChannels(Retriever):
     reads_keys: ClassVar[bool] = True
     dominant: Dominant = struct.field(pytree_node=False, repr=False)
     tokens: Number = 256
-    skip_layers: int = struct.field(pytree_node=False, default=1)
+    skip_layers: Whole = struct.field(pytree_node=False, default=1)
     home: OnDevice | None = None
     origin: str = struct.field(pytree_node=False, default="")
 

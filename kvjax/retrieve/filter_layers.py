@@ -13,6 +13,7 @@ from kvjax.budget import check_budget, slots_of
 from kvjax.encoder import Encoder
 from kvjax.placement import OnDevice, OnHost
 from kvjax.protocols import Cache, Decoder
+from kvjax.ranges import Whole
 from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
 from kvjax.retrieve.token_lists import top_tokens
 from kvjax.retrieve.top_pages import together
@@ -77,7 +78,7 @@ class FilterLayers(Retriever):
     numbered: ClassVar[bool] = True
     filters: tuple[int, ...] = struct.field(pytree_node=False, default=(2, 8, 18))
     tokens: Number = 4096
-    waiting: int = struct.field(pytree_node=False, default=1)
+    waiting: Whole = struct.field(pytree_node=False, default=1)
     by: Function = RawLogits()
     home: OnDevice = OnHost()
 

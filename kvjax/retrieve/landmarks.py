@@ -17,6 +17,7 @@ from kvjax.encoder import Encoder
 from kvjax.evidence import Need, RawKeys
 from kvjax.placement import OnDevice, OnHost
 from kvjax.protocols import Cache, Decoder, Rope
+from kvjax.ranges import Whole
 from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
 from kvjax.retrieve.low_rank import Shadow, away_tokens, landmark_worth, rebuilt, shadow
 from kvjax.retrieve.token_lists import top_tokens
@@ -102,8 +103,8 @@ class Landmarks(Retriever):
     rank: int = struct.field(pytree_node=False, default=160)
     tokens: Number = 2048
     chunk: int = struct.field(pytree_node=False, default=8)
-    outliers: int = struct.field(pytree_node=False, default=48)
-    local: int = struct.field(pytree_node=False, default=4)
+    outliers: Whole = struct.field(pytree_node=False, default=48)
+    local: Whole = struct.field(pytree_node=False, default=4)
     home: OnDevice = OnHost()
 
     def __post_init__(self):

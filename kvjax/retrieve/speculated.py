@@ -19,6 +19,7 @@ from kvjax.evidence import Need, SkewedQueries
 from kvjax.evidence.skewed_queries import turned
 from kvjax.placement import OnDevice, OnHost
 from kvjax.protocols import Cache, Decoder
+from kvjax.ranges import Whole
 from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, once_begun, saved
 from kvjax.retrieve.token_lists import as_list, best
 from kvjax.retrieve.top_pages import together
@@ -156,7 +157,7 @@ class Speculated(Retriever):
     part: float = struct.field(pytree_node=False, default=0.2)
     alpha: Number = 4.0
     cap: Number = 0.2
-    skip_layers: int = struct.field(pytree_node=False, default=2)
+    skip_layers: Whole = struct.field(pytree_node=False, default=2)
     home: OnDevice = OnHost()
     origin: str = struct.field(pytree_node=False, default="")
 

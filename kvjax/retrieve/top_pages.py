@@ -17,6 +17,7 @@ from kvjax.kernels.list_top import list_top
 from kvjax.kernels.ragged_attention import ragged_attention
 from kvjax.kernels.select_top import ordered
 from kvjax.protocols import Cache
+from kvjax.ranges import Whole
 from kvjax.retrieve.page_bounds import PageBounds, page_bounds
 from kvjax.stage import Retriever
 from kvjax.types import ALIGN, Function, Number, power_of_two, size_class
@@ -63,7 +64,7 @@ class TopPages(Retriever):
     reads_keys: ClassVar[bool] = True
     token_budget: Number = 1024
     page_size: int = struct.field(pytree_node=False, default=16)
-    skip_layers: int = struct.field(pytree_node=False, default=2)
+    skip_layers: Whole = struct.field(pytree_node=False, default=2)
     heads: Function = OwnPages()
 
     def __post_init__(self):

@@ -7,9 +7,10 @@ from jaxtyping import Array, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, QueryMoments
 from kvjax.kernels.quadratic_forms import quadratic_forms
+from kvjax.ranges import NonNegative, Whole
 from kvjax.score.norm import norm
 from kvjax.stage import Scorer
-from kvjax.types import Keys, Mask, Number, Scores
+from kvjax.types import Keys, Mask, Scores
 from kvjax.view import LayerView
 
 
@@ -58,11 +59,11 @@ class ExpectedAttention(Scorer):
     Source: Expected Attention, arXiv 2510.00636, section 3.
     """
 
-    future: int = struct.field(pytree_node=False, default=512)
-    sinks: int = struct.field(pytree_node=False, default=4)
+    future: Whole = struct.field(pytree_node=False, default=512)
+    sinks: Whole = struct.field(pytree_node=False, default=4)
     covariance: bool = struct.field(pytree_node=False, default=True)
     value_norm: bool = struct.field(pytree_node=False, default=True)
-    eps: Number = 0.0
+    eps: NonNegative = 0.0
 
     @property
     def needs(self) -> frozenset[Need]:

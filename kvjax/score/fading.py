@@ -5,6 +5,7 @@ from flax import struct
 
 from kvjax.evidence import AttentionStatistics, Evidence, Need
 from kvjax.evidence.fading_sum import FadingSum, faded
+from kvjax.ranges import StaticShare
 from kvjax.stage import Scorer
 from kvjax.types import Scores
 from kvjax.view import LayerView
@@ -17,7 +18,7 @@ class FadingAttention(Scorer):
     Source: ZeroMerge, arXiv 2503.10714, section 3.
     """
 
-    shrink: float = struct.field(pytree_node=False, default=0.98)
+    shrink: StaticShare = struct.field(pytree_node=False, default=0.98)
 
     @property
     def needs(self) -> frozenset[Need]:

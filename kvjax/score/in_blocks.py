@@ -7,6 +7,7 @@ from jaxtyping import Array, Int32
 
 from kvjax.budget import slots_in
 from kvjax.evidence import Evidence
+from kvjax.ranges import Size
 from kvjax.score.geometry import key_difference
 from kvjax.stage import Scorer
 from kvjax.types import Keys, Mask, Number, Scores
@@ -45,7 +46,7 @@ def chunk_wise(k: Keys, valid: Mask, *, size: int) -> Scores:
 class ChunkKeyDiff(Scorer):
     """`KeyDiff` in chunks of `size` slots, each against its own anchor: see `chunk_wise`. Goes with `EachChunk`."""
 
-    size: int = struct.field(pytree_node=False, default=1024)
+    size: Size = struct.field(pytree_node=False, default=1024)
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         del evidence
@@ -63,7 +64,7 @@ class BlockKeyDiff(Scorer):
     """
 
     budget: Number = 256
-    block: int = struct.field(pytree_node=False, default=128)
+    block: Size = struct.field(pytree_node=False, default=128)
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         del evidence

@@ -6,6 +6,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
 from kvjax.evidence import Evidence
+from kvjax.ranges import NonNegative, Size, Whole
 from kvjax.stage import Scorer
 from kvjax.types import Number, Scores
 from kvjax.view import LayerView
@@ -53,11 +54,11 @@ class LagSpread(Scorer):
     all of them 1), so that a small budget keeps sinks and recent tokens.
     """
 
-    sinks: int = struct.field(pytree_node=False, default=4)
-    lag: int = struct.field(pytree_node=False, default=128)
+    sinks: Whole = struct.field(pytree_node=False, default=4)
+    lag: Size = struct.field(pytree_node=False, default=128)
     cross: bool = struct.field(pytree_node=False, default=False)
-    value_weight: Number = 1.0
-    eps: Number = 1e-6
+    value_weight: NonNegative = 1.0
+    eps: NonNegative = 1e-6
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         del evidence

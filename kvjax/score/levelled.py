@@ -5,6 +5,7 @@ from flax import struct
 from jaxtyping import Array, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.ranges import Size
 from kvjax.score.window_rows import Real, Rows, real_rows, window_rows
 from kvjax.stage import Scorer
 from kvjax.types import Scores
@@ -29,7 +30,7 @@ class LevelledWindow(Scorer):
     Source: FINCH, arXiv 2408.00167, section 3.
     """
 
-    window: int = struct.field(pytree_node=False, default=32)
+    window: Size = struct.field(pytree_node=False, default=32)
 
     @property
     def needs(self) -> frozenset[Need]:

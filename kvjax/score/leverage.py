@@ -4,8 +4,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from kvjax.evidence import Evidence
+from kvjax.ranges import Count
 from kvjax.stage import Scorer
-from kvjax.types import Function, Keys, Mask, Number, Scores
+from kvjax.types import Function, Keys, Mask, Scores
 from kvjax.view import LayerView
 
 
@@ -62,7 +63,7 @@ class WindowLeverage(Scorer):
     """
 
     window: int | None = struct.field(pytree_node=False, default=16)
-    sinks: Number = 4
+    sinks: Count = 4
     combine: Function = Product()
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:

@@ -6,6 +6,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.ranges import Size
 from kvjax.stage import Scorer
 from kvjax.types import Keys, Number, Scores
 from kvjax.view import LayerView
@@ -45,7 +46,7 @@ class LookOnce(Scorer):
     Source: MPCache, arXiv 2501.06807, the static step. Differs: at most `window` queries.
     """
 
-    window: int = struct.field(pytree_node=False, default=512)
+    window: Size = struct.field(pytree_node=False, default=512)
     scale: Number = 1.0
 
     @property

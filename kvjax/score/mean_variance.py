@@ -4,11 +4,12 @@ import jax.numpy as jnp
 from flax import struct
 
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.ranges import NonNegative, Size
 from kvjax.score.heads import GroupMean
 from kvjax.score.pool import AvgPool
 from kvjax.score.window_rows import before_window, mean_and_variance, real_rows, window_rows
 from kvjax.stage import Scorer
-from kvjax.types import Function, Number, Scores
+from kvjax.types import Function, Scores
 from kvjax.view import LayerView
 
 
@@ -25,8 +26,8 @@ class MeanAndVariance(Scorer):
     Source: CAKE, arXiv 2503.12491, eviction indicator; the group mean comes after the pooling, as in the release.
     """
 
-    window: int = struct.field(pytree_node=False, default=32)
-    gamma: Number = 200.0
+    window: Size = struct.field(pytree_node=False, default=32)
+    gamma: NonNegative = 200.0
     pool: Function = AvgPool(5)
     heads: Function = GroupMean()
 

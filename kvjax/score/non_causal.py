@@ -5,6 +5,7 @@ from flax import struct
 
 from kvjax.evidence import Evidence, Need
 from kvjax.evidence.chunk_attention import ChunkAttention
+from kvjax.ranges import Size
 from kvjax.score.norm import norm
 from kvjax.score.pool import AvgPool
 from kvjax.stage import Scorer
@@ -31,7 +32,7 @@ class NonCausalAttention(Scorer):
     Source: Compactor, arXiv 2507.08143, section 3.3.
     """
 
-    chunk: int = struct.field(pytree_node=False, default=256)
+    chunk: Size = struct.field(pytree_node=False, default=256)
     pool: Function = AvgPool(3)
     filled: bool = struct.field(pytree_node=False, default=False)
 

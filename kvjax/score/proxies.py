@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Float32, Int32
 from kvjax.budget import whole_share
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.softmax import softmax
+from kvjax.ranges import Share, Whole
 from kvjax.stage import Scorer
 from kvjax.types import Keys, Mask, Number, Scores
 from kvjax.view import LayerView
@@ -39,9 +40,9 @@ class ProxyQueries(Scorer):
     Source: NaCL, arXiv 2408.03675, section 3.1; without a causal mask, as in the release.
     """
 
-    share: Number = 0.01
-    least: int = struct.field(pytree_node=False, default=5)
-    most: int = struct.field(pytree_node=False, default=64)
+    share: Share = 0.01
+    least: Whole = struct.field(pytree_node=False, default=5)
+    most: Whole = struct.field(pytree_node=False, default=64)
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.ranges import NonNegative, Size
 from kvjax.stage import Scorer
 from kvjax.types import Keys, Mask, Number, Positions, Scores
 from kvjax.view import LayerView
@@ -49,8 +50,8 @@ class RawMass(Scorer):
     Source: KeepKV, arXiv 2504.09936, as released; group mean under grouped queries (the release serves none).
     """
 
-    window: int = struct.field(pytree_node=False, default=8)
-    newest: Number = 1.2
+    window: Size = struct.field(pytree_node=False, default=8)
+    newest: NonNegative = 1.2
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -4,10 +4,11 @@ import jax.numpy as jnp
 from flax import struct
 
 from kvjax.evidence import Evidence
+from kvjax.ranges import Count
 from kvjax.score.around import Around
 from kvjax.score.window import WindowAttention
 from kvjax.stage import Scorer
-from kvjax.types import Number, Scores
+from kvjax.types import Scores
 from kvjax.view import LayerView
 
 
@@ -22,7 +23,7 @@ class RecentOnTop(Around):
     """
 
     score_of: Scorer = WindowAttention()
-    recent: Number = 32
+    recent: Count = 32
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         u = self.score_of.score(view, evidence)

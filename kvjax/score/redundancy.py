@@ -7,6 +7,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.ranges import Share, Size
 from kvjax.score.geometry import unit
 from kvjax.score.pool import MaxPool
 from kvjax.stage import Scorer
@@ -93,8 +94,8 @@ class Redundancy(Scorer):
     of the redundancy.
     """
 
-    window: int = struct.field(pytree_node=False, default=8)
-    weight: Number = 0.1
+    window: Size = struct.field(pytree_node=False, default=8)
+    weight: Share = 0.1
     tau: Number = 0.5
     pool: Function = MaxPool(7)
     forgive: Function = LastDuplicate()

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float32, Int32
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.select_top import ordered
 from kvjax.least_squares import least_squares
+from kvjax.ranges import Size
 from kvjax.reference_queries import Seen, by_head, look, recorded
 from kvjax.score.pool import NoPool
 from kvjax.stage import Scorer
@@ -80,9 +81,9 @@ class Pursuit(Scorer):
     """
 
     queries: Need = WindowQueries(512)
-    most: int = struct.field(pytree_node=False, default=256)
-    picks: int = struct.field(pytree_node=False, default=1)
-    refit: int = struct.field(pytree_node=False, default=1)
+    most: Size = struct.field(pytree_node=False, default=256)
+    picks: Size = struct.field(pytree_node=False, default=1)
+    refit: Size = struct.field(pytree_node=False, default=1)
     normalised: bool = struct.field(pytree_node=False, default=False)
 
     @property

@@ -6,6 +6,7 @@ from jaxtyping import Array, Int32, UInt32
 
 from kvjax.evidence import AttentionStatistics, Evidence, LowRows, Need, OfGroupMean
 from kvjax.evidence.low_rows import LowBits, count_bits
+from kvjax.ranges import Size
 from kvjax.stage import Scorer
 from kvjax.types import Positions, Scores
 from kvjax.view import LayerView
@@ -27,7 +28,7 @@ class SeldomLow(Scorer):
     Source: Scissorhands, arXiv 2305.17118, algorithm 2 (no official code).
     """
 
-    window: int = struct.field(pytree_node=False, default=416)
+    window: Size = struct.field(pytree_node=False, default=416)
 
     @property
     def _rows(self) -> AttentionStatistics:

@@ -8,8 +8,9 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.evidence import AttentionStatistics, ColumnSums, Evidence, Need, OfGroupMean
 from kvjax.evidence.reduce import SumOfSquares
+from kvjax.ranges import Count, Share
 from kvjax.stage import Scorer
-from kvjax.types import Number, Scores
+from kvjax.types import Scores
 from kvjax.view import LayerView
 
 
@@ -62,10 +63,10 @@ class SteadyMean(Scorer):
 
     gives_second: ClassVar[type | None] = Steadiness
 
-    recent: Number = 0.3
-    prompt_recent: Number = 0.1
-    tail: Number = 10
-    sinks: Number = 0
+    recent: Share = 0.3
+    prompt_recent: Share = 0.1
+    tail: Count = 10
+    sinks: Count = 0
     pin_prompt: bool = struct.field(pytree_node=False, default=False)
 
     @property

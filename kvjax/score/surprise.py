@@ -5,6 +5,7 @@ from flax import struct
 from jaxtyping import Array, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, Surprisal
+from kvjax.ranges import Count
 from kvjax.score.per_slot import per_slot
 from kvjax.stage import Scorer
 from kvjax.types import Number, Scores
@@ -32,7 +33,7 @@ class Surprise(Scorer):
         turn: tokens of a turn.   eta: what is left of a score when the next turn begins.
     """
 
-    turn: Number = 64
+    turn: Count = 64
     eta: Number = 1.0
 
     @property

@@ -7,10 +7,11 @@ from flax import struct
 from jaxtyping import Array, PyTree
 
 from kvjax.evidence import Evidence, Need, ProjectedValueNorm
+from kvjax.ranges import NonNegative
 from kvjax.score.around import Around
 from kvjax.score.window import WindowAttention
 from kvjax.stage import Scorer
-from kvjax.types import Number, Scores
+from kvjax.types import Scores
 from kvjax.view import LayerView
 
 
@@ -28,7 +29,7 @@ class ValueWeighted(Around):
     gives_second: ClassVar[type | None] = Array
 
     score_of: Scorer = WindowAttention()
-    eps: Number = 1e-4
+    eps: NonNegative = 1e-4
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -5,6 +5,7 @@ from flax import struct
 
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.window_scores import window_scores
+from kvjax.ranges import Size
 from kvjax.score.heads import GroupMean
 from kvjax.score.pool import AvgPool
 from kvjax.score.window_rows import before_window
@@ -29,7 +30,7 @@ class WindowAttention(Scorer):
     Source: SnapKV, arXiv 2404.14469, section 4; heads are reduced before they are pooled as in Ada-KV's release.
     """
 
-    window: int = struct.field(pytree_node=False, default=32)
+    window: Size = struct.field(pytree_node=False, default=32)
     pool: Function = AvgPool(5)
     heads: Function = GroupMean()
     apart: int | None = struct.field(pytree_node=False, default=None)

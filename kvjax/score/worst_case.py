@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32
 
 from kvjax.evidence import Evidence, Need, ProjectedValueNorm, WindowQueries
+from kvjax.ranges import Size
 from kvjax.score.pool import AvgPool
 from kvjax.score.window_rows import before_window, real_rows, window_rows
 from kvjax.stage import Scorer
@@ -71,7 +72,7 @@ class WorstCase(Scorer):
 
     gives_second: ClassVar[type | None] = Array
 
-    window: int = struct.field(pytree_node=False, default=32)
+    window: Size = struct.field(pytree_node=False, default=32)
     pool: Function = AvgPool(5)
     threshold: Number = 0.9
 

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int32
 
 from kvjax.kernels.select_top import select_top
+from kvjax.ranges import Count
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
@@ -26,8 +27,8 @@ class AboveOrRecent(Selector):
     exact: ClassVar[bool] = False
     unbounded: ClassVar[bool] = True
     tau: Number = 0.0
-    recent: Number = 128
-    sinks: Number = 0
+    recent: Count = 128
+    sinks: Count = 0
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         del budget

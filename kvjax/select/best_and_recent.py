@@ -5,9 +5,10 @@ from flax import struct
 from jaxtyping import Array, Bool, Int32
 
 from kvjax.kernels.select_top import select_top
+from kvjax.ranges import Count
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
-from kvjax.types import Mask, Number
+from kvjax.types import Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -23,8 +24,8 @@ class BestAndRecent(Selector):
     Source: SirLLM, arXiv 2405.12528, section 3.
     """
 
-    sinks: Number = 4
-    recent: Number = 0
+    sinks: Count = 4
+    recent: Count = 0
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         return view.valid & (view.pos < jnp.minimum(self.sinks, budget)[..., None])

@@ -6,10 +6,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.ranges import Share, Size, Whole
 from kvjax.rank_keys import rank_within
 from kvjax.score.lag import last_scored
 from kvjax.stage import Selector
-from kvjax.types import Mask, Number
+from kvjax.types import Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -28,9 +29,9 @@ class BlockShare(Selector):
 
     exact: ClassVar[bool] = False
     unbounded: ClassVar[bool] = True
-    sinks: int = struct.field(pytree_node=False, default=16)
-    lag: int = struct.field(pytree_node=False, default=1024)
-    share: Number = 0.5
+    sinks: Whole = struct.field(pytree_node=False, default=16)
+    lag: Size = struct.field(pytree_node=False, default=1024)
+    share: Share = 0.5
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         del budget

@@ -7,9 +7,10 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.kernels.select_top import select_top
+from kvjax.ranges import Share, Size
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
-from kvjax.types import Mask, Number
+from kvjax.types import Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -41,8 +42,8 @@ class Chunks(Selector):
     """
 
     exact: ClassVar[bool] = False
-    size: int = struct.field(pytree_node=False, default=20)
-    share: Number = None
+    size: Size = struct.field(pytree_node=False, default=20)
+    share: Share = None
     whole: bool = struct.field(pytree_node=False, default=True)
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:

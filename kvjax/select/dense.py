@@ -5,6 +5,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.kernels.select_top import select_top
+from kvjax.ranges import Share, Whole
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
@@ -45,8 +46,8 @@ class DenseAndTop(Selector):
     Source: ZeroMerge, arXiv 2503.10714, section 3, and its release.
     """
 
-    dense: int = struct.field(pytree_node=False, default=1)
-    tail_share: Number = 0.1
+    dense: Whole = struct.field(pytree_node=False, default=1)
+    tail_share: Share = 0.1
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         oldest = view.length[:, None] - tail_slots(budget, self.tail_share)

@@ -6,10 +6,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.ranges import Share, Size
 from kvjax.rank_keys import rank_within
 from kvjax.select.topk import TopK
 from kvjax.stage import Selector
-from kvjax.types import Mask, Number
+from kvjax.types import Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -25,8 +26,8 @@ class EachChunk(Selector):
 
     exact: ClassVar[bool] = False
     unbounded: ClassVar[bool] = True
-    size: int = struct.field(pytree_node=False, default=1024)
-    share: Number = 0.5
+    size: Size = struct.field(pytree_node=False, default=1024)
+    share: Share = 0.5
     protects: Selector = TopK()
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:

@@ -4,9 +4,10 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.ranges import Count
 from kvjax.select.topk import TopK
 from kvjax.stage import Selector
-from kvjax.types import Mask, Number
+from kvjax.types import Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -19,7 +20,7 @@ class Fixed(Selector):
     """
 
     exact = False
-    count: Number = 512
+    count: Count = 512
     rule: Selector = TopK()
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
 
+from kvjax.ranges import Whole
 from kvjax.select.topk import TopK
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
@@ -36,7 +37,7 @@ class ForcedTopK(Selector):
     """
 
     reads_second: ClassVar[type | None] = Array
-    window: int = struct.field(pytree_node=False, default=32)
+    window: Whole = struct.field(pytree_node=False, default=32)
     protects: Selector = TopK()
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.budget import whole_share
 from kvjax.evidence.late_rows import recent_tokens
+from kvjax.ranges import Count, NonNegative, Share, Size
 from kvjax.rank_keys import rank_within
 from kvjax.score.late_attention import Groups
 from kvjax.stage import Selector
@@ -37,11 +38,11 @@ class GroupShares(Selector):
     exact: ClassVar[bool] = False
     reads_second: ClassVar[type | None] = Groups
     unbounded: ClassVar[bool] = True
-    sinks: Number = 4
-    share: Number = 0.2
-    every: int = struct.field(pytree_node=False, default=16)
-    factor: Number = 0.9
-    p: Number = 0.1
+    sinks: Count = 4
+    share: Share = 0.2
+    every: Size = struct.field(pytree_node=False, default=16)
+    factor: NonNegative = 0.9
+    p: Share = 0.1
     leave: bool = struct.field(pytree_node=False, default=True)
 
     @property

@@ -6,6 +6,7 @@ from jaxtyping import Array, Bool, Int32
 
 from kvjax.budget import whole_share
 from kvjax.kernels.select_top import select_top
+from kvjax.ranges import Count, Share
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
@@ -30,8 +31,8 @@ class HeavyRecent(Selector):
     sinks in the recent window; here as in the release they count in N, so a head holds b slots.
     """
 
-    sinks: Number = 4
-    heavy_share: Number = 0.75
+    sinks: Count = 4
+    heavy_share: Share = 0.75
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         heavy = heavy_slots(budget, self.heavy_share)

@@ -9,9 +9,10 @@ from jaxtyping import Array, Bool, Float32, Int32
 from kvjax.budget import whole_share
 from kvjax.kernels.select_top import ordered, select_top
 from kvjax.protocols import Decoder
+from kvjax.ranges import Share
 from kvjax.segments import first_largest
 from kvjax.stage import Selector
-from kvjax.types import Mask, Number
+from kvjax.types import Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -49,8 +50,8 @@ class Runs(Selector):
     """
 
     reads_second: ClassVar[type | None] = Array
-    heavy_share: Number = 0.25
-    recent_share: Number = 0.25
+    heavy_share: Share = 0.25
+    recent_share: Share = 0.25
 
     def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         if min(self.heavy_share, self.recent_share) < 0 or 2 * self.heavy_share + self.recent_share >= 1:

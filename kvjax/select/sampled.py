@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 from kvjax.budget import whole_share
 from kvjax.kernels.select_top import ordered, select_top
 from kvjax.noise import gumbel_at
+from kvjax.ranges import Count, Share, Whole
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
@@ -43,11 +44,11 @@ class BestAndSampled(Selector):
     Source: NaCL, arXiv 2408.03675, algorithm 1.
     """
 
-    sampled: Number = 0.35
+    sampled: Share = 0.35
     seed: Number = 0
-    ends: Number = 0.01
-    sinks: Number = 256
-    least: int = struct.field(pytree_node=False, default=5)
+    ends: Share = 0.01
+    sinks: Count = 256
+    least: Whole = struct.field(pytree_node=False, default=5)
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         first, last = (x[:, None, None] for x in ends(view.length, share=self.ends, least=self.least, sinks=self.sinks))

@@ -5,9 +5,10 @@ from flax import struct
 from jaxtyping import Array, Bool, Int32
 
 from kvjax.kernels.select_top import select_top
+from kvjax.ranges import Count
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
-from kvjax.types import Mask, Number
+from kvjax.types import Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -18,7 +19,7 @@ class SinksAndRecent(Selector):
     Source: StreamingLLM, arXiv 2309.17453.
     """
 
-    sinks: Number = 4
+    sinks: Count = 4
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         del budget

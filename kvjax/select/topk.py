@@ -6,9 +6,10 @@ from jaxtyping import Array, Bool, Int32
 
 from kvjax.budget import whole_share
 from kvjax.kernels.select_top import select_top
+from kvjax.ranges import Count, Share
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
-from kvjax.types import Mask, Number
+from kvjax.types import Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -24,9 +25,9 @@ class TopK(Selector):
     When the budget is below the protected count the most recent protected slots stay. Equal scores: the lower position stays.
     """
 
-    sinks: Number = 0
-    recent: Number = 0
-    recent_share: Number = 0.0
+    sinks: Count = 0
+    recent: Count = 0
+    recent_share: Share = 0.0
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         recent = self.recent + whole_share(budget, self.recent_share)

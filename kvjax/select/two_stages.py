@@ -8,10 +8,11 @@ from jaxtyping import Array, Bool, Int32
 
 from kvjax.budget import whole_share
 from kvjax.kernels.select_top import select_top
+from kvjax.ranges import Share
 from kvjax.rank_keys import keys
 from kvjax.select.topk import TopK
 from kvjax.stage import Selector
-from kvjax.types import Mask, Number
+from kvjax.types import Mask
 from kvjax.view import LayerView, Ranking
 
 
@@ -29,8 +30,8 @@ class TwoStages(Selector):
     """
 
     reads_second: ClassVar[type | None] = Array
-    first: Number = 0.5
-    safe: Number = 0.0
+    first: Share = 0.5
+    safe: Share = 0.0
     protects: Selector = TopK()
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Int32
 
 from kvjax.budget import whole_share
 from kvjax.encode.tier_rule import TierRule, TierView
+from kvjax.ranges import Share
 from kvjax.select import TopK
 from kvjax.types import Number
 from kvjax.view import LayerView, Ranking
@@ -32,8 +33,8 @@ class ImportantFirst(TierRule):
     """
 
     moves: ClassVar[bool] = True
-    share: Number = 0.2
-    recent_share: Number = 0.5
+    share: Share = 0.2
+    recent_share: Share = 0.5
 
     @property
     def most(self) -> int | None:

@@ -9,6 +9,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.encode.tier_rule import EVICTED, TierRule, TierView
+from kvjax.ranges import Size
 from kvjax.score.pool import AvgPool
 from kvjax.tiers.best import best
 from kvjax.types import Function, Mask, Number
@@ -39,7 +40,7 @@ class OriginFirst(TierRule):
     evicts: ClassVar[bool] = True
     watched: ClassVar[int] = 2
     budget: Number = 512
-    window: int = struct.field(pytree_node=False, default=32)
+    window: Size = struct.field(pytree_node=False, default=32)
     pool: Function = AvgPool(5)
 
     def of_prompt(self, ranking: Ranking, length: Int32[Array, " b"]) -> Int32[Array, "l b h n"]:

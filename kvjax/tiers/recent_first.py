@@ -8,6 +8,7 @@ from flax import struct
 from jaxtyping import Array, Int32
 
 from kvjax.encode.tier_rule import TierRule
+from kvjax.ranges import Whole
 from kvjax.view import Ranking
 
 
@@ -19,7 +20,7 @@ class RecentFirst(TierRule):
         recent: r.
     """
 
-    recent: int = struct.field(pytree_node=False, default=32)
+    recent: Whole = struct.field(pytree_node=False, default=32)
 
     def of_prompt(self, ranking: Ranking, length: Int32[Array, " b"]) -> Int32[Array, "l b h n"]:
         del length

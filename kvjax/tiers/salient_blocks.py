@@ -9,6 +9,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int32
 
 from kvjax.encode.tier_rule import TierRule, TierView
+from kvjax.ranges import Size, StaticShare
 from kvjax.tiers.best import best
 from kvjax.types import Number
 from kvjax.view import Ranking
@@ -31,8 +32,8 @@ class SalientBlocks(TierRule):
     """
 
     moves: ClassVar[bool] = True
-    share: float = struct.field(pytree_node=False, default=0.6)
-    interval: int = struct.field(pytree_node=False, default=100)
+    share: StaticShare = struct.field(pytree_node=False, default=0.6)
+    interval: Size = struct.field(pytree_node=False, default=100)
 
     @property
     def most(self) -> int:
