@@ -2,10 +2,41 @@
 
 from collections.abc import Iterable, Sized
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from kvjax.protocols import Decoder
+
+
+def brief(x: object) -> str:
+    """What somebody passed, in a line of at most 100 characters."""
+    said = " ".join(repr(x).split())
+    return said if len(said) <= 100 else f"{said[:97]}..."
+
+
+def check_language_model(lm: object) -> None:
+    """Raise TypeError for what has no decoder and parameters: a name, a cache, or arguments in another order."""
+    if getattr(lm, "decoder", None) is None or getattr(lm, "params", None) is None:
+        raise TypeError(f'expected a language model, such as models.load("smollm2-135m"), as the first argument; got {brief(lm)}')
+
+
+def check_chunk(chunk: object) -> None:
+    """Raise TypeError for what is no number of tokens; how many there may be is the attention's business."""
+    if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int | np.integer)):
+        raise TypeError(f"chunk must be a multiple of 64 tokens, or None; got {brief(chunk)}")
+
+
+def check_sampler(sampler: object) -> None:
+    """Raise TypeError for what chooses no tokens."""
+    if isinstance(sampler, type) or not (callable(sampler) and isinstance(getattr(sampler, "random", None), bool)):
+        raise TypeError(f"sampler must be kvjax.Greedy() or kvjax.Sample(temperature, top_k, top_p); got {brief(sampler)}")
+
+
+def check_key(key: object) -> None:
+    """Raise TypeError for what is no key, such as a seed."""
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise TypeError(f"key must be a JAX key, such as jax.random.key(0); got {brief(key)}")
 
 
 def as_rows(prompts: object) -> list[list[int]]:

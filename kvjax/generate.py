@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import jax
 
 from kvjax.cache.kv_cache import KVCache
-from kvjax.checks import as_rows, check_new_tokens, check_prompts, row_of_ids
+from kvjax.checks import as_rows, check_language_model, check_new_tokens, check_prompts, check_sampler, row_of_ids
 from kvjax.compress.run import compress
-from kvjax.decode.headroom import check_positions
+from kvjax.decode.headroom import check_policy, check_positions
 from kvjax.decode.loop import Decoded, decode
 from kvjax.decode.sample import Greedy
 from kvjax.policy import Policy
@@ -41,6 +41,9 @@ def generate(
 
     Args as in `prefill`, `compress` and `decode`. The prompt's dense keys and values are released before decoding starts.
     """
+    check_language_model(lm)
+    check_policy(policy)
+    check_sampler(sampler)
     new = check_new_tokens(max_new_tokens)
     rows = check_prompts(encode(lm, prompts), lm.decoder)
     check_positions(lm.decoder, policy, max(map(len, rows)) + new, 0, new)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from kvjax import evidence as ev
 from kvjax.cache.kv_cache import KVCache
+from kvjax.checks import brief, check_chunk, check_language_model
 from kvjax.compress.streaming import compressed_prefill
 from kvjax.policy import Policy
 from kvjax.prefill import run
@@ -43,7 +44,7 @@ def prefill(
         FloatingPointError: the model produced NaN or infinite logits.
     """
     needs = tuple(needs) if isinstance(needs, Iterator) else needs
-    attention = attention_of(streaming or needs) if attention is None else attention
+    attention = _checked(lm, attention_of(streaming or needs) if attention is None else attention, chunk)
     if streaming is None and residual_on_host:
         raise ValueError("residual_on_host= is for prompts that are compressed layer by layer: give streaming=policy with it")
     if streaming is None:
@@ -51,6 +52,15 @@ def prefill(
     if needs is not ev.STANDARD or all_logits:
         raise ValueError("streaming= records what its policy reads and keeps the last logits: leave needs= and all_logits= out")
     return compressed_prefill(lm, prompts, streaming, attention=attention, chunk=chunk, residual_on_host=residual_on_host)
+
+
+def _checked(lm, attention: object, chunk: object) -> PrefillAttention:
+    """The attention; raise TypeError where it is none, or the others are not a language model and a chunk."""
+    check_language_model(lm)
+    check_chunk(chunk)
+    if not isinstance(attention, PrefillAttention):
+        raise TypeError(f"attention must be one of prompts, such as kvjax.CausalAttention(), or None; got {brief(attention)}")
+    return attention
 
 
 def attention_of(needs: object) -> PrefillAttention:

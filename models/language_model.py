@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 
 from kvjax.artefacts import retrofitted
 from kvjax.cache.mesh import sizes
+from kvjax.checks import brief
 from kvjax.short_repr import attempt, counted, megabytes, one_line
 from models import weights
 from models.config import DecoderConfig
@@ -116,6 +117,8 @@ def load(
 
 def random(config: DecoderConfig, seed: int = 0, dtype: Any = "float32") -> LanguageModel:
     """Return a model with random weights and no tokenizer (a family's `config(hf)` makes the DecoderConfig)."""
+    if not isinstance(config, DecoderConfig):
+        raise TypeError(f"expected a DecoderConfig, such as models.llama.config({{...}}) makes; got {brief(config)}")
     decoder = Decoder(config)
     return LanguageModel(
         decoder.init(jax.random.key(seed), weights.dtype_name(dtype)), decoder, name=f"random-{seed}", origin="random"

@@ -7,6 +7,7 @@ import pytest
 from flax import struct
 
 import kvjax
+import models
 from kvjax.checks import check_stop
 from kvjax.stage import Allocator, Scorer
 from tests.conftest import compilations, ids_of, policy_of
@@ -143,6 +144,40 @@ def test_things_that_are_not_policies_or_caches(lm, pre):
         kvjax.compress(pre, "snapkv")
     with pytest.raises(TypeError, match="cache"):
         kvjax.decode(lm, pre, policy_of("snapkv"))
+
+
+MODEL, KEY, SAMPLER = "expected a language model, such as", "key must be a JAX key, such as", "sampler must be kvjax.Greedy"
+SNAP = kvjax.methods.snapkv(budget=16, window=8)
+ARGUMENTS = {
+    "a name for a model": (lambda lm, pre, cache: kvjax.prefill("smollm2-135m", [1, 2]), MODEL + ".* got 'smollm2-135m'"),
+    "a name to generate with": (lambda lm, pre, cache: kvjax.generate("smollm2-135m", [1, 2], SNAP), MODEL),
+    "a name for an attention": (lambda lm, pre, cache: kvjax.prefill(lm, [1], attention="causal"), "or None; got 'causal'"),
+    "text for a chunk": (lambda lm, pre, cache: kvjax.prefill(lm, [1], chunk="a"), "chunk must be a multiple of 64 .* got 'a'"),
+    "half a chunk": (lambda lm, pre, cache: kvjax.prefill(lm, [1], chunk=64.5), "chunk must be a multiple of 64 tokens"),
+    "arguments turned around": (lambda lm, pre, cache: kvjax.decode(cache, lm, SNAP), MODEL + r".* got KVCache\("),
+    "turned around in a stream": (lambda lm, pre, cache: next(kvjax.stream(cache, lm, SNAP)), MODEL),
+    "turned around in extend": (lambda lm, pre, cache: kvjax.extend(cache, lm, [1], SNAP), MODEL),
+    "turned around in a second pass": (lambda lm, pre, cache: kvjax.second_pass(pre, lm, SNAP), MODEL),
+    "extending a prefill": (lambda lm, pre, cache: kvjax.extend(lm, pre, [1], SNAP), "expected a KVCache from"),
+    "extending by a name": (lambda lm, pre, cache: kvjax.extend(lm, cache, [1], "snapkv"), "expected the policy .* got 'snapkv'"),
+    "generating by a name": (lambda lm, pre, cache: kvjax.generate(lm, [1], "snapkv"), "expected the policy .* got 'snapkv'"),
+    "a temperature for a sampler": (lambda lm, pre, cache: kvjax.decode(lm, cache, SNAP, sampler=0.7), SAMPLER),
+    "a class for a sampler": (lambda lm, pre, cache: kvjax.decode(lm, cache, SNAP, sampler=kvjax.Sample), SAMPLER),
+    "a temperature to generate": (lambda lm, pre, cache: kvjax.generate(lm, [1], SNAP, sampler=0.7), SAMPLER),
+    "a seed for a key": (lambda lm, pre, cache: kvjax.decode(lm, cache, SNAP, sampler=kvjax.Sample(), key=0), KEY),
+    "a seed beside no sampler": (lambda lm, pre, cache: next(kvjax.stream(lm, cache, SNAP, key=0)), KEY),
+    "a configuration as it is read": (lambda lm, pre, cache: models.random({"model_type": "llama"}), "expected a DecoderConfig"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_wrong_arguments_of_the_main_calls(lm, pre, name):
+    """Before anything is computed."""
+    call, said = ARGUMENTS[name]
+    cache = kvjax.compress(pre, SNAP)
+    with unchecked(), compilations() as seen, pytest.raises(TypeError, match=said) as error:
+        call(lm, pre, cache)
+    assert seen == [] and len(str(error.value)) < 300
 
 
 def test_a_cache_of_another_model(lm, pre):

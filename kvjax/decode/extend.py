@@ -10,10 +10,10 @@ from flax import struct
 from jaxtyping import PyTree
 
 from kvjax.cache.kv_cache import KVCache
-from kvjax.cache.sharded import ShardedCache
-from kvjax.checks import check_block, check_known
+from kvjax.cache.sharded import ShardedCache, check_unsharded
+from kvjax.checks import check_block, check_known, check_language_model
 from kvjax.decode import sharded
-from kvjax.decode.headroom import check_cache, make_room
+from kvjax.decode.headroom import check_cache, check_policy, make_room
 from kvjax.decode.step import Spec, run_block
 from kvjax.policy import Policy
 from kvjax.short_repr import one_line, short
@@ -68,6 +68,15 @@ def _blocks(table: np.ndarray, counts: np.ndarray, block: int) -> Iterator[tuple
         yield part.shape[1], np.pad(part, ((0, 0), (0, width - part.shape[1]))), count
 
 
+def _checked(lm, cache: object, policy: object, block: object) -> int:
+    """The block; raise TypeError where the others are not a language model, a cache and a policy, in this order."""
+    check_language_model(lm)
+    check_policy(policy)
+    if not isinstance(cache, ShardedCache):
+        check_unsharded(cache)
+    return check_block(block)
+
+
 def extend(
     lm, cache: KVCache | ShardedCache, ids: object, policy: Policy, *, return_logits: bool = False, block: int = 512,
     pool_budget: int | float | None = None,
@@ -86,7 +95,7 @@ def extend(
     Raises:
         TypeError, ValueError: a cache, policy or rows that do not fit, no token ids, a context overrun, a block below 1.
     """
-    block = check_block(block)
+    block = _checked(lm, cache, policy, block)
     rows, has = check_known(ids, lm.decoder.vocab), cache.shape[1] if isinstance(cache, ShardedCache) else cache.position.shape[0]
     if len(rows) != has:
         raise ValueError(f"the cache has {has} rows; got tokens for {len(rows)}")

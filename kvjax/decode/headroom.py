@@ -12,6 +12,7 @@ from kvjax.cache.layout import copied, decodes_as_it_is, resize
 from kvjax.cache.parts import reserved
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.cache.sharded import check_unsharded
+from kvjax.checks import brief
 from kvjax.policy import Policy
 from kvjax.protocols import Decoder, LanguageModel
 from kvjax.types import DECODING, power_of_two
@@ -28,10 +29,15 @@ def check_cache(lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: i
     check_positions(lm.decoder, policy, int(np.asarray(cache.position).max()) + new_tokens, int(slots), new_tokens)
 
 
+def check_policy(policy: object) -> None:
+    """Raise TypeError for what is no policy."""
+    if not isinstance(policy, Policy):
+        raise TypeError(f"expected the policy the cache was made with, such as kvjax.methods.snapkv(); got {brief(policy)}")
+
+
 def check_heads(model: Decoder, policy: Policy, layers: int, heads: int) -> None:
     """Raise TypeError or ValueError for what is no policy, and for a cache of another model."""
-    if not isinstance(policy, Policy):
-        raise TypeError(f"expected the policy the cache was made with; got {policy!r}")
+    check_policy(policy)
     if layers != model.layers or heads != model.heads:
         raise ValueError(
             f"the cache has {layers} layers of {heads} KV heads, the model {model.layers} of {model.heads}: it was made by another "

@@ -10,7 +10,7 @@ import numpy as np
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.sharded import ShardedCache
-from kvjax.checks import check_new_tokens, check_stop
+from kvjax.checks import check_key, check_language_model, check_new_tokens, check_sampler, check_stop
 from kvjax.decode import sharded
 from kvjax.decode.decoded import Decoded, told
 from kvjax.decode.first_run import first_run
@@ -30,9 +30,13 @@ def _loop(spec: Spec, params, cache: KVCache, read, sampler, key, stop, limit, *
 
 def _key_for(sampler: object, key: object) -> jax.Array:
     """The key given; a sampler that draws nothing does without."""
-    if sampler.random and key is None:
+    check_sampler(sampler)
+    if key is None and sampler.random:
         raise ValueError(f"{type(sampler).__name__} draws tokens at random: pass key=jax.random.key(seed)")
-    return jax.random.key(0) if key is None else key
+    if key is None:
+        return jax.random.key(0)
+    check_key(key)
+    return key
 
 
 def _stops(lm, stop: object) -> jax.Array:
@@ -61,6 +65,7 @@ def decode(
     Raises:
         TypeError, ValueError: a cache or policy that does not fit, a context overrun, sampling without a key.
     """
+    check_language_model(lm)
     new = check_new_tokens(max_new_tokens)
     run = sharded.decode if isinstance(cache, ShardedCache) else _decode
     key, stops = _key_for(sampler, key), _stops(lm, stop)
@@ -107,6 +112,7 @@ def stream(
     key: object = None, stop: object = None,
 ) -> Iterator[np.ndarray]:  # fmt: skip
     """As `decode`, one step at a time: yields the int32 [B] tokens of each step, as soon as they are there."""
+    check_language_model(lm)
     new = check_new_tokens(max_new_tokens)
     check_cache(lm, cache, policy, new)
     key = _key_for(sampler, key)
