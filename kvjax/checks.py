@@ -33,10 +33,17 @@ def check_sampler(sampler: object) -> None:
         raise TypeError(f"sampler must be kvjax.Greedy() or kvjax.Sample(temperature, top_k, top_p); got {brief(sampler)}")
 
 
-def check_key(key: object) -> None:
-    """Raise TypeError for what is no key, such as a seed."""
+def check_key(key: object) -> jax.Array:
+    """A key, or several, as typed ones. Raises TypeError for what is no key, such as a seed."""
     if not isinstance(key, jax.Array | np.ndarray):
         raise TypeError(f"key must be a JAX key, such as jax.random.key(0); got {brief(key)}")
+    return key if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(jnp.asarray(key))
+
+
+def check_key_rows(key: jax.Array, rows: int) -> None:
+    """Raise ValueError for keys that are neither one nor one a row."""
+    if key.shape not in ((), (rows,)):
+        raise ValueError(f"key must be one key, or one for each of {rows} rows; got keys of shape {key.shape}")
 
 
 def as_rows(prompts: object) -> list[list[int]]:

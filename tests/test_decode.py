@@ -78,6 +78,21 @@ def test_sampling_is_seeded_and_respects_its_limits(lm, cache):
         np.testing.assert_array_equal(draw(sampler, 3), greedy)
 
 
+def test_with_a_key_a_row_a_row_gets_what_it_gets_alone(lm, cache):
+    policy, keys = policy_of("snapkv"), jax.random.split(jax.random.key(5), 3)
+    rows = len(cache.position)
+    how = dict(max_new_tokens=8, stop=(), sampler=Sample(temperature=2.0))
+    beside = kvjax.decode(lm, kvjax.stack([cache] * 3), policy, key=jnp.repeat(keys, rows), **how).tokens
+    for i in range(3):
+        alone = kvjax.decode(lm, cache, policy, key=jnp.repeat(keys[i : i + 1], rows), **how).tokens
+        np.testing.assert_array_equal(beside[i * rows : (i + 1) * rows], alone)
+    assert (beside[:rows] != beside[rows : 2 * rows]).any()
+    old = kvjax.decode(lm, cache, policy, key=jax.random.PRNGKey(7), **how).tokens
+    np.testing.assert_array_equal(old, kvjax.decode(lm, cache, policy, key=jax.random.key(7), **how).tokens)
+    with pytest.raises(ValueError, match=f"one for each of {rows} rows; got keys of shape \\(5,\\)"):
+        kvjax.decode(lm, cache, policy, key=jax.random.split(jax.random.key(0), 5), **how)
+
+
 @pytest.mark.parametrize(
     ("sampler", "allowed"),
     [(Sample(), [0, 1, 2, 3]), (Sample(top_k=2), [1, 3]), (Sample(top_p=0.6), [1, 3]), (Sample(top_p=0.4), [3])],

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 import kvjax
 from experiments.tasks.answering import AnsweringInParts, texts_of
@@ -16,7 +17,8 @@ from experiments.traces import of_retrieval
 class SampledAnswering(AnsweringInParts):
     """As `AnsweringInParts`, with `samples` answers of each row and the mean of every figure.
 
-    Sample i of prompt p is drawn with the key `jax.random.fold_in(jax.random.key(p), i)`, the same for all policies.
+    Sample i of prompt p is drawn with the key `jax.random.fold_in(jax.random.key(p), i)`, the same for all policies, each row for
+    itself: what an answer is does not depend on the cells that are decoded beside it.
     """
 
     samples: int = 8
@@ -30,7 +32,8 @@ class SampledAnswering(AnsweringInParts):
         graded: list[list[dict[str, Any]]] = [[] for _ in range(rows)]
         key = jax.random.key(example.index)
         for sample in range(self.samples):
-            how = dict(sampler=self.sampler, key=jax.random.fold_in(key, sample), stop=example.stop)
+            keys = jnp.stack([jax.random.fold_in(key, sample)] * rows)
+            how = dict(sampler=self.sampler, key=keys, stop=example.stop)
             out = kvjax.decode(lm, heard, policy, max_new_tokens=example.new_tokens, **how)
             for found, text in zip(graded, texts_of(lm, out, examples), strict=True):
                 found.append(self.graded(text, example.references))

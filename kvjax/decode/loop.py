@@ -10,7 +10,7 @@ import numpy as np
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.sharded import ShardedCache
-from kvjax.checks import check_key, check_language_model, check_new_tokens, check_sampler, check_stop
+from kvjax.checks import check_key, check_key_rows, check_language_model, check_new_tokens, check_sampler, check_stop
 from kvjax.decode import sharded
 from kvjax.decode.decoded import Decoded, told
 from kvjax.decode.first_run import first_run
@@ -29,14 +29,13 @@ def _loop(spec: Spec, params, cache: KVCache, read, sampler, key, stop, limit, *
 
 
 def _key_for(sampler: object, key: object) -> jax.Array:
-    """The key given; a sampler that draws nothing does without."""
+    """The key given, or a key a row; a sampler that draws nothing does without."""
     check_sampler(sampler)
     if key is None and sampler.random:
         raise ValueError(f"{type(sampler).__name__} draws tokens at random: pass key=jax.random.key(seed)")
     if key is None:
         return jax.random.key(0)
-    check_key(key)
-    return key
+    return check_key(key)
 
 
 def _stops(lm, stop: object) -> jax.Array:
@@ -58,7 +57,7 @@ def decode(
         policy: the policy the cache was made with (what evicts while decoding, how slots are read).
         max_new_tokens: most tokens a row gets.
         return_logits: keep what each token was chosen from.
-        sampler: Greedy() or Sample(temperature, top_k, top_p).   key: a jax PRNG key, needed by Sample.
+        sampler: Greedy() or Sample(temperature, top_k, top_p).   key: a jax PRNG key, or one a row [B], needed by Sample.
         stop: token ids that end a row (default: the model's own; () for none).
         pool_budget: a budget whose size class the pool gets at least, as in `compress`.
 
@@ -78,6 +77,7 @@ def _decode(
 ) -> Decoded:  # fmt: skip
     """`decode` on one device, its arguments resolved."""
     check_cache(lm, cache, policy, new)
+    check_key_rows(key, len(cache.position))
     roomy, padded_slots = make_room(cache, policy, new, pool_budget=pool_budget)
     owned, read = jax.block_until_ready(roomy).split()
     fixed = Spec.of(lm.decoder, policy, padded_slots)
@@ -116,6 +116,7 @@ def stream(
     new = check_new_tokens(max_new_tokens)
     check_cache(lm, cache, policy, new)
     key = _key_for(sampler, key)
+    check_key_rows(key, len(cache.position))
     cache, padded_slots = make_room(cache, policy, new)
     spec, stops, rows = Spec.of(lm.decoder, policy, padded_slots), _stops(lm, stop), cache.position
     running, token = jax.device_put((np.ones(rows.shape, bool), np.zeros(rows.shape, np.int32)), rows.sharding)

@@ -5,7 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Int32, PRNGKeyArray
+from jaxtyping import Array, Int32
 
 from kvjax.budget import number_of
 from kvjax.types import Logits, Number
@@ -17,7 +17,7 @@ class Greedy:
 
     random = False
 
-    def __call__(self, logits: Logits, key: PRNGKeyArray) -> Int32[Array, " b"]:
+    def __call__(self, logits: Logits, key: Array) -> Int32[Array, " b"]:
         del key
         return jnp.argmax(logits, -1).astype(jnp.int32)
 
@@ -29,7 +29,8 @@ class Sample:
     As in transformers the nucleus is of the `top_k`'s own distribution: p = softmax over the `top_k`, in order; token i is in
     while p_0 + ... + p_{i-1} < top_p.
 
-    One key draws for the whole batch: what a row gets depends on the rows beside it, as it does not with `Greedy`.
+    One key draws for the whole batch: what a row gets depends on the rows beside it, as it does not with `Greedy`. Of keys [b] each
+    draws for its row, which gets what it gets alone with its key.
 
     Args:
         temperature: above 0 (1 leaves the distribution as it is).
@@ -51,12 +52,13 @@ class Sample:
         if isinstance(top_k, float) or (isinstance(top_k, int) and top_k < 0):
             raise ValueError(f"top_k must be 0 (all tokens) or more; got {self.top_k}")
 
-    def __call__(self, logits: Logits, key: PRNGKeyArray) -> Int32[Array, " b"]:
+    def __call__(self, logits: Logits, key: Array) -> Int32[Array, " b"]:
         z = -jnp.sort(-logits / self.temperature, -1)
         order = jnp.argsort(-logits, -1, stable=True)
         rank = jnp.arange(z.shape[-1])
         z = jnp.where(rank < jnp.where(self.top_k > 0, self.top_k, z.shape[-1]), z, -jnp.inf)
         p = jax.nn.softmax(z, -1)
         nucleus = jnp.cumsum(p, -1) - p < self.top_p
-        pick = jax.random.categorical(key, jnp.where(nucleus, z, -jnp.inf), axis=-1)
+        z = jnp.where(nucleus, z, -jnp.inf)
+        pick = jax.vmap(jax.random.categorical)(key, z) if key.ndim else jax.random.categorical(key, z)
         return jnp.take_along_axis(order, pick[:, None], -1)[:, 0].astype(jnp.int32)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.cache.mesh import EACH, HEADS, ROWS, sizes, whole
 from kvjax.cache.sharded import ShardedCache
+from kvjax.checks import check_key_rows
 from kvjax.decode.decoded import Decoded, told
 from kvjax.decode.first_run import first_run
 from kvjax.decode.routed import Routed, with_routes
@@ -55,6 +56,7 @@ def decode(
 ) -> Decoded:  # fmt: skip
     """`kvjax.decode` of a sharded cache, its arguments checked and resolved."""
     specs = check_sharded(lm, cache, policy, new)
+    check_key_rows(key, sum(map(len, cache.order)))
     roomy, padded_slots = make_sharded_room(cache, policy, new, pool_budget=pool_budget)
     if sampler.random:
         sampler = InBatch(sampler=sampler, order=jnp.asarray(np.concatenate(cache.order), jnp.int32))

@@ -27,7 +27,8 @@ class Loop:
 
 def choose_token(state_logits, running, last, *, sampler, key, i):
     """The token of each row; a row that has stopped repeats its last."""
-    token = sampler(state_logits, jax.random.fold_in(key, i))
+    folded = jax.vmap(jax.random.fold_in, (0, None))(key, i) if key.ndim else jax.random.fold_in(key, i)
+    token = sampler(state_logits, folded)
     return jnp.where(running, token, last)
 
 

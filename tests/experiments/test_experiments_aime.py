@@ -64,6 +64,8 @@ def test_samples_are_averaged_and_drawn_alike_for_all_policies(talker, task):
     (row,) = sampled.measure(talker, cache, full, [Read(made, None)])
     assert len(row["answers"]) == 3 and len(set(row["answers"])) > 1 and row["score"] == sum(row["scores"]) / 3 == 0
     assert sampled.measure(talker, cache, full, [Read(made, None)])[0] == row and row["answered"] == 0
+    beside = sampled.measure(talker, kvjax.stack([cache, cache]), full, [Read(made, None)] * 2)
+    assert [found["answers"] for found in beside] == [row["answers"]] * 2, "whatever is decoded beside it"
 
 
 def test_bad_files_and_lengths_are_refused(talker, tmp_path, task):
