@@ -1,7 +1,7 @@
 """The leaderboard's pages: every method that was measured, from the committed rows."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -108,9 +108,15 @@ def _budgeted(found: Sequence[Place], lost: Mapping[str, Estimate] | None = None
         smallest = mine[min(mine)]
         scores = [_score(mine[b]) if b in mine else "-" for b in budgets]
         beside = [] if lost is None else [difference(lost[name], "nats") if name in lost else "-"]
-        lines.append([_linked(name), smallest.kind, *scores, _bytes(smallest), str(smallest.entry.score.count), *beside])
+        lines.append([_linked(name), smallest.kind, *scores, _bytes(smallest), _counts(mine.values()), *beside])
     heads = ["method", "kind", *(f"{100 * b:g}%" for b in budgets), f"bytes at {100 * budgets[-1]:g}%, {OF_HALF}", "n"]
     return _table(heads if lost is None else [*heads, _lost_of(lost) if lost else "nats lost at 25%"], lines)
+
+
+def _counts(found: Iterable[Place]) -> str:
+    """Prompts of every cell: `50`, or `10 to 50`."""
+    counts = {place.entry.score.count for place in found}
+    return f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 def _lost_of(lost: Mapping[str, Estimate]) -> str:

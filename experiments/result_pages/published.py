@@ -79,7 +79,8 @@ def _of_task(found: Sequence[Ordering]) -> list[str]:
     lines = []
     for (better, worse), mine in by_pair.items():
         cells = [_cell(mine[budget]) if budget in mine else "-" for budget in columns]
-        lines.append([better, worse, *cells, str(max(one.count for one in mine.values()))])
+        counts = {one.count for one in mine.values()}
+        lines.append([better, worse, *cells, f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"])
     heads = ["own size" if budget == WHOLE else f"{100 * budget:g}%" for budget in columns]
     return table(["published as better", "than", *heads, "n"], lines, texts=2)
 
