@@ -29,7 +29,7 @@ class Encoder(Stage):
     page: int = 1
     #: Whether slots are held by parts of the cache, each with a storage of its own (`kvjax.encode.parted`).
     parted: bool = False
-    #: Whether slots move between parts while decoding, by the policy's scores.
+    #: Whether slots move between parts while decoding, by the policy's scores; nothing is cut to a budget then.
     moves: bool = False
     #: Whether slots leave the cache while decoding by its own rule, past the merger.
     evicts: bool = False

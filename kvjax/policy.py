@@ -119,6 +119,10 @@ class Policy:
         """Mean slots per KV head for a prompt of `length` tokens, never more than it has."""
         return min(slots_of(self.budget, length), length)
 
+    def fullest(self, length: np.ndarray, budget: np.ndarray, new_tokens: int, block: int) -> np.ndarray:
+        """Most slots each region holds while more tokens come: `Schedule.fullest`, unless storage alone says what leaves."""
+        return length + new_tokens if self.encode.moves else self.when.fullest(length, budget, new_tokens, block)
+
     @property
     def decode_score(self) -> stage.Scorer:
         """The scorer while decoding."""

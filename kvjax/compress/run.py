@@ -156,7 +156,7 @@ def packed(
     counts = np.concatenate([np.asarray(d.count) for d in decided], axis=1)
     check_together(policy, counts)
     budget = jnp.concatenate([d.budget for d in decided], axis=1)
-    asked = policy.when.fullest(counts, np.asarray(budget), headroom, 1) if headroom else counts
+    asked = policy.fullest(counts, np.asarray(budget), headroom, 1) if headroom else counts
     align, steps = math.lcm(ALIGN, policy.encode.page), DECODING if headroom else AT_REST
     start, capacity, slots = plan_regions(asked, reserve_slots, align, steps=steps)
     pools = pack(pre, policy, decided, start, slots, numbered=numbered)

@@ -25,7 +25,7 @@ def check_cache(lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: i
     check_heads(lm.decoder, policy, cache.start.shape[0], cache.start.shape[2])
     check_form(lm.decoder, cache, policy)
     check_mark(lm, np.asarray(cache.made_by))
-    slots = policy.when.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block).max()
+    slots = policy.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block).max()
     check_positions(lm.decoder, policy, int(np.asarray(cache.position).max()) + new_tokens, int(slots), new_tokens)
 
 
@@ -135,7 +135,7 @@ def make_room(
 
     Nothing moves where the room is there (`compress(headroom=...)`). The padding is 0 where nothing needs a static bound.
     """
-    capacity = policy.when.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block)
+    capacity = policy.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block)
     most, slots = room_of(pool_budget, int(np.asarray(cache.position).max()), new_tokens, align=cache.align, regions=capacity.size)
     widest = max(int(capacity.max()), most)
     asked = policy.encode.room(cache, capacity)

@@ -28,7 +28,7 @@ def check_sharded(
     check_mark(lm, cache.numbers("made_by"))
     if sizes(cache.mesh)[1] > 1:
         _check_heads_apart(policy)
-    most = policy.when.fullest(cache.numbers("length"), cache.numbers("budget"), new_tokens, block).max()
+    most = policy.fullest(cache.numbers("length"), cache.numbers("budget"), new_tokens, block).max()
     check_positions(lm.decoder, policy, int(cache.numbers("position").max()) + new_tokens, int(most), new_tokens)
     where = [x.sharding for x in jax.tree.leaves(lm.params)]
     if not all(isinstance(x, NamedSharding) and x.mesh == cache.mesh for x in where):
@@ -50,7 +50,7 @@ def make_sharded_room(
     cache: ShardedCache, policy: Policy, new_tokens: int, *, block: int = 1, pool_budget: int | float | None = None
 ) -> tuple[ShardedCache, int]:
     """`make_room` of a sharded cache: the cache with room, and the slots a region is padded to."""
-    capacity = policy.when.fullest(cache.numbers("length"), cache.numbers("budget"), new_tokens, block)
+    capacity = policy.fullest(cache.numbers("length"), cache.numbers("budget"), new_tokens, block)
     one, longest = cache.one, int(cache.numbers("position").max())
     most, slots = room_of(pool_budget, longest, new_tokens, align=one.align, regions=one.start.size)
     return resize_sharded(cache, capacity, slots), power_of_two(max(int(capacity.max()), most)) if policy.padded else 0

@@ -28,6 +28,8 @@ class Tiered(Parted):
 
     A query attends to every tier by itself; the parts are joined by their log-sum-exp, as one softmax over all slots.
 
+    Where the rule moves slots while decoding, it alone says what leaves the cache then: the policy's budget cuts the prompt.
+
     Args:
         stores: the storage of each tier, without windows; pages only where the rule moves whole pages there.
         rule: `kvjax.encode.tier_rule`: which tier a slot of the prompt is in, and what moves while decoding. Slots move to later

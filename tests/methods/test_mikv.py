@@ -87,6 +87,19 @@ def test_with_lossless_tiers_it_is_the_full_cache(lm, length):
     assert (got.cache.kept(1)[0][0] == np.arange(n)).all()
 
 
+@pytest.mark.parametrize("when", [kvjax.Every(1), kvjax.WhenFull(2)])
+@pytest.mark.parametrize("budget, stays", [(1.0, 33), (33, 33), (12, 12)])
+def test_a_budget_cuts_the_prompt_and_every_token_after_it_has_room(lm, budget, stays, when):
+    """Tiers give nothing up while decoding, so that regions have room for all that is to come, whatever the budget."""
+    policy = kvjax.Policy(encode=Tiered((Stored(), Stored()), rule=ImportantFirst()), when=when, budget=budget)
+    plain = kvjax.Policy(budget=budget)
+    pre = kvjax.prefill(lm, ids_of(33), needs=policy)
+    got, want = (kvjax.decode(lm, kvjax.compress(pre, p, headroom=8), p, max_new_tokens=24, **HOW) for p in (policy, plain))
+    assert (got.cache.lengths == stays + 24).all()
+    assert all((np.asarray(part.length) <= np.asarray(part.capacity)).all() for part in got.cache.parts)
+    np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
+
+
 def test_what_is_in_another_tier_is_not_merged_as_if_it_were_gone(lm):
     lossless = method().replace(encode=Tiered((Stored(), Stored()), rule=ImportantFirst()))
     plain = kvjax.Policy(score=lossless.score, merge=WeightedNearest(), budget=12)
