@@ -24,6 +24,10 @@ class AtLeast(Selector):
     tau: Number = 1e-3
     inner: Selector = TopK()
 
+    @property
+    def unbounded(self) -> bool:
+        return self.inner.unbounded
+
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         return self.inner.protected(view, budget)
 

@@ -37,14 +37,19 @@ class Chunks(Selector):
         whole: whether only whole chunks stay, which can leave less than the budget or up to a chunk more; if not, chunks are taken
             by falling score until the budget is full, the last one from its start.
 
-    Slots are in position order. Source: ChunkKV, arXiv 2502.00299, section 3. Differs: each row keeps chunks of its own (the
-    release takes the first row's for a whole batch).
+    Whole chunks need `Every(k, grows=True)` while decoding. Slots are in position order.
+    Source: ChunkKV, arXiv 2502.00299, section 3. Differs: each row keeps chunks of its own (the release takes the first row's for a
+    whole batch).
     """
 
     exact: ClassVar[bool] = False
     size: Size = struct.field(pytree_node=False, default=20)
     share: Share = None
     whole: bool = struct.field(pytree_node=False, default=True)
+
+    @property
+    def unbounded(self) -> bool:
+        return self.whole
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
         del budget

@@ -1,5 +1,7 @@
 """So many slots, whatever was allocated."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int32
@@ -15,11 +17,14 @@ from kvjax.view import LayerView, Ranking
 class Fixed(Selector):
     """Every head keeps `count` slots as `rule` chooses them: for allocators whose numbers are not what is held.
 
+    The count may be more than the budget: while decoding use it with `Every(k, grows=True)`.
+
     Args:
         count: slots.   rule: the selector.
     """
 
-    exact = False
+    exact: ClassVar[bool] = False
+    unbounded: ClassVar[bool] = True
     count: Count = 512
     rule: Selector = TopK()
 

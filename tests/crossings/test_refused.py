@@ -82,3 +82,19 @@ def test_a_refusal_is_raised_before_anything_is_traced(lm, pre):
     policy = kvjax.Policy(select=select.EachChunk(size=8), when=kvjax.WhenFull(2), budget=BUDGET)
     with pytest.raises(ValueError, match="EachChunk may leave more slots than the budget, for which WhenFull has no room"):
         kvjax.compress(pre, policy)
+
+
+@pytest.mark.parametrize("chosen", [select.Chunks(size=20), select.Fixed(count=100), select.AtLeast(inner=select.Chunks())])
+def test_what_may_leave_more_than_the_budget_is_refused_without_room_for_it(lm, chosen):
+    """Six whole chunks of 20 are 120 slots where 110 of 121 are asked for, and a fixed count is no budget's."""
+    for when in (kvjax.Every(21), kvjax.WhenFull(2)):
+        with pytest.raises(ValueError, match=f"{type(chosen).__name__} may leave more slots than the budget"):
+            kvjax.Policy(select=chosen, when=when, budget=110).check(lm.decoder, 200)
+    kvjax.Policy(select=chosen, when=kvjax.Every(21, grows=True), budget=110).check(lm.decoder, 200)
+
+
+def test_chunks_cut_to_the_budget_have_room(lm):
+    policy = kvjax.Policy(score=score.KeyNorm(), select=select.Chunks(size=20, whole=False), when=kvjax.Every(21), budget=110)
+    cache = kvjax.compress(kvjax.prefill(lm, list(range(100)) * 2), policy)
+    end = kvjax.decode(lm, cache, policy, max_new_tokens=43, stop=()).cache
+    assert (end.lengths == 110 + 43 % 21).all() and (end.lengths <= end.capacity).all()
