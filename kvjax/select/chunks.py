@@ -33,7 +33,8 @@ class Chunks(Selector):
 
     Args:
         size: tokens of a chunk. Fewer slots than that are ranked one by one.
-        share: part of the chunks kept; None: the budget over the slots held.
+        share: part of the chunks kept; None: the budget over the slots held. All heads of a layer keep the mean of their budgets,
+            of which none counts above what is held.
         whole: whether only whole chunks stay, which can leave less than the budget or up to a chunk more; if not, chunks are taken
             by falling score until the budget is full, the last one from its start.
 
@@ -56,7 +57,8 @@ class Chunks(Selector):
         return jnp.zeros_like(view.valid)
 
     def __call__(self, ranking: Ranking, budget: Int32[Array, "l b h"]) -> Bool[Array, "l b h n"]:
-        n, b = ranking.valid.any(2).sum(-1), budget.max(-1)
+        n = ranking.valid.any(2).sum(-1)
+        b = jnp.minimum(budget, n[..., None]).sum(-1) // budget.shape[-1]
         place = rank(chunk_scores(ranking.scores, ranking.valid, self.size))
         slot = jnp.arange(ranking.valid.shape[-1], dtype=jnp.int32)
         mine = jnp.take(place, slot // self.size, axis=-1)

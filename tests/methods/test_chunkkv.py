@@ -17,7 +17,7 @@ from tests.reference.window_attention import window_attention
 def kept(u, budget, **options):
     u = jnp.asarray(u, jnp.float32)[None, None]
     pos = jnp.broadcast_to(jnp.arange(u.shape[-1], dtype=jnp.int32), u.shape)
-    stays = Chunks(**options)(Ranking(u, pos < 0, pos >= 0, pos), jnp.full(u.shape[:3], budget))
+    stays = Chunks(**options)(Ranking(u, pos < 0, pos >= 0, pos), jnp.broadcast_to(jnp.asarray(budget), u.shape[:3]))
     return [np.flatnonzero(row).tolist() for row in np.asarray(stays[0, 0])]
 
 
@@ -28,6 +28,26 @@ def test_a6_chunk_scores():
 @pytest.mark.parametrize("share, want", [(0.75, [0, 1, 2, 3, 8, 9, 10]), (0.5, [8, 9, 10])])
 def test_a6_kept(share, want):
     assert kept(U, int(11 * share), size=4, share=share) == [want, want]
+
+
+@pytest.mark.parametrize("budget", [[8, 2], [2, 8], [5, 5]])
+@pytest.mark.parametrize("whole, want", [(True, [8, 9, 10]), (False, [0, 1, 8, 9, 10])])
+def test_heads_of_unequal_budgets_keep_their_mean(budget, whole, want):
+    """5 of 11 slots: floor(3 · 5 / 11) = 1 chunk, or the best chunk and two of the next."""
+    assert kept(U, budget, size=4, whole=whole) == [want, want]
+
+
+def test_a_budget_beyond_what_is_held_counts_as_what_is_held():
+    """(11 + 1) / 2 = 6 of 11 slots."""
+    assert kept(U, [1000, 1], size=4, whole=False) == [[0, 1, 2, 8, 9, 10]] * 2
+
+
+def test_a_layer_keeps_no_more_than_its_heads_were_allocated(lm, prompt):
+    policy = kvjax.methods.adakv(budget=20, window=4).replace(select=Chunks(size=4, whole=False))
+    pre = kvjax.prefill(lm, prompt, needs=policy)
+    cache = kvjax.compress(pre, policy)
+    budget = np.asarray(cache.budget)
+    assert (budget.max(-1) > budget.min(-1)).any() and (cache.lengths.sum(-1) <= budget.sum(-1)).all()
 
 
 def test_against_the_reference_on_random_scores():
