@@ -37,7 +37,7 @@ from kvjax.cache.layout import plan_regions
 from kvjax.checks import check_slots
 from kvjax.compress.decision import Decision
 from kvjax.compress.pack import pack as packed
-from kvjax.compress.run import carried, everything, plan_row
+from kvjax.compress.run import budget_from_now_on, carried, everything, plan_row
 from kvjax.compress.score_prompt import RowScores, score_row
 from kvjax.compress.stage_checks import check_room
 from kvjax.decode.step import Spec
@@ -95,7 +95,7 @@ def plan(row: PrefilledRow, policy: Policy) -> Decision:
         state=found.state,
         keep=keep,
         count=keep.sum(-1).astype(jnp.int32),
-        budget=jnp.where((asked > row.length)[:, None], asked[:, None], planned),
+        budget=budget_from_now_on(policy.allocate, planned, asked, row.length),
         mean_budget=0,
     )
 

@@ -7,10 +7,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Array, Int32
 
 from kvjax import evidence as ev
-from kvjax.budget import check_budget, number_of, slots_of
+from kvjax.budget import check_budget, slots_of
 from kvjax.cache.heap import trim
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import plan_regions
@@ -24,6 +24,7 @@ from kvjax.compress.stage_checks import check_budgets, check_decided, check_trac
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.schedule import AfterPrefill
+from kvjax.stage import Allocator
 from kvjax.types import ALIGN, AT_REST, DECODING
 from kvjax.view import LayerView, Ranking
 
@@ -45,6 +46,16 @@ def plan_row(allocate, select, scores, second, measured, length, mean_budget, fi
     return keep, keep.sum(-1).astype(jnp.int32), budget
 
 
+def budget_from_now_on(
+    allocate: Allocator, planned: Int32[Array, "l 1 h"], asked: Int32[Array, "1"], length: Int32[Array, "1"]
+) -> Int32[Array, "l 1 h"]:
+    """What eviction while decoding cuts back to: `planned`, or as many slots as were asked for where the prompt has fewer.
+
+    An allocator that knows its budgets by itself is not asked for any.
+    """
+    return planned if allocate.given else jnp.where((asked > length)[:, None], asked[:, None], planned)
+
+
 @jax.jit
 def everything(scores, length, pos=None):
     """Keep all: for prompts that fit, and for schedules that leave the prompt alone."""
@@ -61,9 +72,7 @@ def _decide(row: PrefilledRow, policy: Policy, found: RowScores, *, first: int, 
     keep, count, budget = plan_row(
         policy.allocate, policy.select, scores, second, measured, row.length, asked, np.int32(first), row.pos, of=of
     )
-    slots = number_of(policy.budget)
-    if isinstance(slots, int) and slots > length:
-        budget = jnp.full_like(budget, slots)
+    budget = budget_from_now_on(policy.allocate, budget, jnp.asarray([slots_of(policy.budget, length)], jnp.int32), row.length)
     fits = mean_budget >= length and not policy.allocate.given
     if not policy.when.after_prefill or fits:
         keep, count = everything(scores, row.length, row.pos)

@@ -54,6 +54,18 @@ def test_streaming_heads_stay_at_their_length_at_every_step_and_full_heads_grow(
         np.testing.assert_array_equal(cache.lengths[:, 0], np.where(PATTERN, 90 + step, SINKS + RECENT))
 
 
+@pytest.mark.parametrize("budget", [1.0, 20, 64, 10**6])
+def test_a_budget_of_the_policy_changes_nothing(lm, budget):
+    """Streaming heads hold 2 + 6 tokens at 30 and at 33 tokens, whatever is asked for: the pattern says how many."""
+    policy = kvjax.methods.duo_attention(PATTERN, sinks=2, recent=6).replace(budget=budget)
+    pre = kvjax.prefill(lm, ids_of(30), needs=policy)
+    for cache in (kvjax.compress(pre, policy), kvjax.core.compress(pre, policy, slots=40)):
+        np.testing.assert_array_equal(np.asarray(cache.budget)[~PATTERN[:, None]], 8)
+        np.testing.assert_array_equal(cache.length[:, 0], np.where(PATTERN, 30, 8))
+    end = kvjax.extend(lm, kvjax.compress(pre, policy), [1, 2, 3], policy, block=1).cache
+    np.testing.assert_array_equal(end.lengths[:, 0], np.where(PATTERN, 33, 8))
+
+
 def test_live_buffers_hold_what_the_formula_counts(pre, decoded):
     for cache, n in ((kvjax.compress(pre, POLICY), 90), (decoded.cache, 90 + STEPS)):
         row = (cache.k.nbytes + cache.v.nbytes) // cache.slots
