@@ -27,6 +27,11 @@ class Decision:
     away: Bool[Array, "l b h n"] | None = None
 
     @property
+    def in_all(self) -> Bool[Array, "l b h n"]:
+        """The slots that stay, those of other parts included."""
+        return self.keep if self.stays is None else self.stays
+
+    @property
     def here(self) -> "Decision":
         """The part that enters the pool."""
         if self.away is None:

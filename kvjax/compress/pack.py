@@ -45,7 +45,7 @@ def pack(
             memory.append(left)
             pos, order, count = _order(d.keep, row.pos, layer)
             state = SlotState(score=view.scored if policy.when.decoding else (), merge=view.state, bias=view.bias)
-            turned = _turned(positions, view.k, d.keep, row.length, rope=pre.decoder.rope, layer=np.int32(layer))
+            turned = _turned(positions, view.k, d.in_all, row.length, rope=pre.decoder.rope, layer=np.int32(layer))
             sides = zip(encode.codecs, (turned, view.v), strict=True)
             fitted.append(tuple(_fitted(c, x, d, layer, row.evidence[layer]) for c, x in sides))
             coded = dict(zip("kv", zip(encode.codecs, encode.windows, (turned, view.v), fitted[-1], strict=True), strict=True))
@@ -112,8 +112,8 @@ def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Decision, layer: int) 
     v, scored = row.v[layer], d.state[layer] if d.state else ()
     if not merge.rewrites:
         return _Merged(k, v, scored), ()
-    keep, count = (d.keep, d.count) if d.stays is None else (d.stays, d.stays.sum(-1))
-    merge = merge if type(merge).sized is Merger.sized else merge.sized(_widest(count, k.shape[2]))
+    keep = d.in_all
+    merge = merge if type(merge).sized is Merger.sized else merge.sized(_widest(keep.sum(-1), k.shape[2]))
     given = () if merge.state_of is None else scored
     evidence = row.evidence[layer]
     seen = evidence.replace(data={need.key: evidence.data[need.key] for need in merge.needs}) if merge.needs else None
@@ -147,8 +147,7 @@ def _keys_of(positions, k, keep, length, *, rope, layer):
 
 def _fitted(codec: Codec, x: Keys, d: Decision, layer: int, evidence: Evidence) -> PyTree:
     """What a codec is fitted to on the slots of a layer that stay; nothing is computed where it is never fitted."""
-    stays = d.keep if d.stays is None else d.stays
-    return _fit(codec, x, d.keep, stays, np.int32(layer), evidence) if codec.fitted else ()
+    return _fit(codec, x, d.keep, d.in_all, np.int32(layer), evidence) if codec.fitted else ()
 
 
 @jax.jit

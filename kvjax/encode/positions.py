@@ -24,12 +24,14 @@ class PositionPolicy:
 
     Attributes:
         at_reading: whether keys are stored un-rotated.   turns: whether `packed` changes keys.
+        ranked: whether a reading must see all slots that a head holds to tell where one of them stands.
         query: the field of `AttentionInputs` that attention reads.
         needs: the evidence of the prompt it reads.
     """
 
     at_reading: ClassVar[bool] = False
     turns: ClassVar[bool] = False
+    ranked: ClassVar[bool] = False
     query: ClassVar[str] = "q"
     needs: ClassVar[frozenset[Need]] = frozenset()
 
@@ -118,6 +120,8 @@ class InCache(AtReading):
     it. A text may be longer than the model's context. A sliding window counts ranks.
     Source: StreamingLLM, arXiv 2309.17453, section 3.2.
     """
+
+    ranked: ClassVar[bool] = True
 
     def longest(self, text: int, slots: int) -> int:
         return min(text, slots)

@@ -36,7 +36,7 @@ class Tiered(Parted):
             tiers only: what has been coded is never coded anew into more bits.
 
     Raises:
-        ValueError: a first tier with pages, windows, storages that differ in placement or positions.
+        ValueError: a first tier with pages, windows, storages that differ in placement or positions, positions by rank, `InCache`.
     """
 
     numbered: ClassVar[bool] = True
@@ -47,6 +47,11 @@ class Tiered(Parted):
         if not (isinstance(self.stores, tuple) and all(isinstance(store, Stored) for store in self.stores)):
             return  # placeholders of a pytree transformation
         self.check_stores()
+        if self.positions.ranked:
+            raise ValueError(
+                f"{self.positions!r} counts the slots before one, of which its tier holds some alone: use Absolute() or "
+                "Rerotated(), or one storage, Stored()"
+            )
         if any(store.stepwise for store in self.stores) or self.stores[0].page > 1:
             raise ValueError(f"tiers have no windows, and the first, which takes new tokens, no pages; got {self.stores!r}")
 

@@ -7,7 +7,8 @@ import pytest
 import kvjax
 from kvjax.attend_context import AttendContext
 from kvjax.cache.kv_cache import SlotState
-from kvjax.encode import Cast, Clamped, InCache, Rerotated, Stored
+from kvjax.encode import Absolute, Cast, Clamped, InCache, Rerotated, Stored, Tiered, Unrotated
+from kvjax.tiers import ImportantFirst, RecentFirst
 from models import rope
 from models.rope import Rope
 from tests import eager_positions as eager
@@ -205,3 +206,20 @@ def test_a_cache_is_read_with_the_positions_it_was_made_with(lm, raw):
     cache = kvjax.compress(raw, adakv(InCache()))
     with pytest.raises(ValueError, match=r"holds keys InCache\(\), the policy wants Absolute\(\)"):
         kvjax.decode(lm, cache, kvjax.methods.adakv(20, window=4))
+
+
+@pytest.mark.parametrize("positions", [Absolute(), Rerotated(), Unrotated(), Clamped(12)])
+@pytest.mark.parametrize("rule, when", [(RecentFirst(6), kvjax.AfterPrefill()), (ImportantFirst(0.4), kvjax.Every(1))])
+def test_slots_in_tiers_stand_where_they_would_in_one_storage(lm, positions, rule, when):
+    """A head's ranks count the slots of all its tiers, whichever of them holds a slot, and wherever it moves later."""
+    one = kvjax.methods.streaming_llm(16, 4).replace(encode=Stored(positions=positions), when=kvjax.AfterPrefill())
+    tiers = one.replace(encode=Tiered((one.encode,) * 2, rule), when=when)
+    pre = kvjax.prefill(lm, ids_of(40), needs=[one, tiers])
+    how = dict(max_new_tokens=6, stop=(), return_logits=True)
+    want, got = (kvjax.decode(lm, kvjax.compress(pre, policy), policy, **how) for policy in (one, tiers))
+    np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
+
+
+def test_ranks_at_every_reading_are_refused_in_tiers():
+    with pytest.raises(ValueError, match="of which its tier holds some alone: use Absolute"):
+        Tiered((Stored(positions=InCache()),) * 2, RecentFirst(6))
