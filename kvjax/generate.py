@@ -1,6 +1,6 @@
 """Generate: prompts in, text out; the whole data path on one screen."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import jax
 
@@ -20,6 +20,7 @@ def encode(lm, prompts: object) -> list[list[int]]:
     """A string, a chat (list of messages), token ids, or a list of any of these → rows of token ids."""
     if _is_text(prompts):
         prompts = [prompts]
+    prompts = list(prompts) if isinstance(prompts, Iterator) else prompts
     ids = isinstance(prompts, jax.Array) or not isinstance(prompts, Iterable)
     if ids or not any(_is_text(p) for p in prompts):
         return as_rows(prompts)

@@ -58,6 +58,7 @@ def test_stack_needs_caches_of_one_shape(pre):
         kvjax.stack([plain, cast])
     with pytest.raises(ValueError, match="at least one"):
         kvjax.stack([])
+    np.testing.assert_array_equal(kvjax.stack(x for x in [plain, plain]).lengths, kvjax.stack([plain, plain]).lengths)
     with unchecked(), pytest.raises(TypeError, match="expected a list of caches to stack; got one KVCache"):
         kvjax.stack(plain)
     with unchecked(), pytest.raises(TypeError, match="expected a KVCache from kvjax.compress, extend or decode; got Prefilled"):

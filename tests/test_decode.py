@@ -9,6 +9,7 @@ import pytest
 import kvjax
 from kvjax.decode.sample import Sample
 from kvjax.encode import Cast, Stored
+from kvjax.generate import encode
 from tests.conftest import ids_of, policy_of
 
 
@@ -156,3 +157,15 @@ def test_generate_takes_ids_and_lists_of_ids(lm):
     same = ids_of(60, 1)
     for ids in (np.array(same), [np.int32(i) for i in same], jnp.array(same), jnp.array([same])):
         np.testing.assert_array_equal(kvjax.generate(lm, ids, policy, max_new_tokens=4, stop=()).tokens, one.tokens)
+
+
+@pytest.mark.parametrize("prompts", [["a", "bc", "d"], ["a", [7, 8]], [[7, 8], [9]]])
+def test_prompts_that_can_be_walked_through_once(prompts):
+    """A generator of prompts is what a list of them is: none is lost by looking at it."""
+
+    class Letters:
+        def encode(self, text):
+            return [ord(letter) for letter in text]
+
+    want = [Letters().encode(x) if isinstance(x, str) else x for x in prompts]
+    assert encode(Letters(), prompts) == encode(Letters(), (x for x in prompts)) == want

@@ -1,5 +1,7 @@
 """Several caches as one batch: their rows in one pool, where all of them are of one kind."""
 
+from collections.abc import Iterable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from kvjax.cache.retriever_state import RetrieverState
 from kvjax.cache.sharded import check_unsharded
 
 
-def stack(caches: list[KVCache]) -> KVCache:
+def stack(caches: Iterable[KVCache]) -> KVCache:
     """The rows of several caches as one batch, so that they decode together; none of them changes.
 
     Raises:
@@ -20,6 +22,7 @@ def stack(caches: list[KVCache]) -> KVCache:
     """
     if isinstance(caches, KVCache):
         raise TypeError("expected a list of caches to stack; got one KVCache: stack([one, other])")
+    caches = list(caches)
     for cache in caches:
         check_unsharded(cache)
     if not caches:
