@@ -1,5 +1,7 @@
 """Bad input is refused before anything is traced, with what was expected, what came and what to do."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,12 @@ from kvjax.checks import check_stop
 from kvjax.stage import Allocator, Scorer
 from tests.conftest import compilations, ids_of, policy_of
 from tests.decode_loop import unchecked
+
+
+@pytest.fixture(scope="module")
+def short(lm):
+    """The toy model with a context of 64."""
+    return lm.replace(decoder=replace(lm.decoder, config=replace(lm.decoder.config, max_positions=64)))
 
 
 @pytest.mark.parametrize("budget", [0, -3, 0.0, -0.1, 1.5, float("nan"), float("inf"), np.int64(0), np.float32(2.0)])
@@ -259,6 +267,20 @@ def test_a_headroom_that_is_none(pre, headroom):
 def test_extend_refuses_what_is_no_token(lm, pre, ids, error, why):
     with pytest.raises(error, match=why):
         kvjax.extend(lm, kvjax.compress(pre, policy_of("full")), ids, policy_of("full"))
+
+
+def test_the_context_is_counted_row_by_row(short):
+    """A row of 60 tokens takes 2 more and one of 5 takes 30, in a context of 64; the other way round they do not fit."""
+    policy = policy_of("full")
+    cache = kvjax.compress(kvjax.prefill(short, [ids_of(60), ids_of(5)]), policy)
+    read = kvjax.extend(short, cache, [ids_of(2, 3), ids_of(30, 4)], policy, return_logits=True)
+    assert read.cache.position.tolist() == [62, 35]
+    for row, (prompt, fed) in enumerate([(ids_of(60), ids_of(2, 3)), (ids_of(5), ids_of(30, 4))]):
+        alone = kvjax.compress(kvjax.prefill(short, prompt), policy)
+        want = kvjax.extend(short, alone, fed, policy, return_logits=True).logits[0]
+        np.testing.assert_allclose(read.logits[row, : len(fed)], want, atol=2e-5)
+    with pytest.raises(ValueError, match="90 tokens would exceed the model's context of 64"):
+        kvjax.extend(short, cache, [ids_of(30, 4), ids_of(2, 3)], policy)
 
 
 @pytest.mark.parametrize(

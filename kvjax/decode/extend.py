@@ -105,9 +105,9 @@ def extend(
     block = 1 if policy.retrieve.stepwise or policy.encode.stepwise else block
     step, blocks = min(block, table.shape[1]), _blocks(table, counts, block)
     if isinstance(cache, ShardedCache):
-        how = dict(tokens=table.shape[1], block=step, keep_logits=return_logits, pool_budget=pool_budget)
+        how = dict(counts=counts, block=step, keep_logits=return_logits, pool_budget=pool_budget)
         return Extended(*sharded.extend(lm, cache, policy, blocks, **how))
-    check_cache(lm, cache, policy, table.shape[1], block=step)
+    check_cache(lm, cache, policy, counts, block=step)
     cache, padded_slots = make_room(cache, policy, table.shape[1], block=step, pool_budget=pool_budget)
     (cache, read), logits = cache.split(), []
     for width, tokens, count in blocks:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Int, PyTree
 
 from kvjax.budget import check_budget, slots_of
 from kvjax.cache.kv_cache import KVCache
@@ -19,14 +19,15 @@ from kvjax.types import DECODING, power_of_two
 from kvjax.weights_mark import check_mark
 
 
-def check_cache(lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: int, *, block: int = 1) -> None:
-    """Raise TypeError or ValueError where `new_tokens` more of this policy, fed `block` at a time, cannot follow the cache."""
+def check_cache(
+    lm: LanguageModel, cache: KVCache, policy: Policy, new_tokens: int | Int[np.ndarray, " b"], *, block: int = 1
+) -> None:  # fmt: skip
+    """Raise TypeError or ValueError where `new_tokens` more of each row, fed `block` at a time, cannot follow the cache."""
     check_unsharded(cache)
     check_heads(lm.decoder, policy, cache.start.shape[0], cache.start.shape[2])
     check_form(lm.decoder, cache, policy)
     check_mark(lm, np.asarray(cache.made_by))
-    slots = policy.fullest(cache.lengths, np.asarray(cache.budget), new_tokens, block).max()
-    check_positions(lm.decoder, policy, int(np.asarray(cache.position).max()) + new_tokens, int(slots), new_tokens)
+    check_rows(lm.decoder, policy, np.asarray(cache.position), cache.lengths, np.asarray(cache.budget), new_tokens, block=block)
 
 
 def check_policy(policy: object) -> None:
@@ -63,6 +64,17 @@ def check_form(model: Decoder, cache: KVCache, policy: Policy) -> None:
         raise ValueError(f"the cache holds keys {cache.positions}, the policy wants {policy.encode.positions}: compress with it")
     _check_memory(cache, policy)
     _check_outside(cache, policy)
+
+
+def check_rows(
+    model: Decoder, policy: Policy, position: Int[np.ndarray, " b"], length: Int[np.ndarray, "l b h"],
+    budget: Int[np.ndarray, "l b h"], new_tokens: int | Int[np.ndarray, " b"], *, block: int,
+) -> None:  # fmt: skip
+    """`check_positions` of every row, by the tokens that come to it alone."""
+    for row, new in enumerate(np.broadcast_to(new_tokens, position.shape).tolist()):
+        own = slice(row, row + 1)
+        slots = policy.fullest(length[:, own], budget[:, own], new, block).max()
+        check_positions(model, policy, int(position[row]) + new, int(slots), new)
 
 
 def check_positions(model: Decoder, policy: Policy, text: int, slots: int, new: int) -> None:

@@ -90,16 +90,16 @@ def decode(
 
 
 def extend(
-    lm, cache: ShardedCache, policy: Policy, blocks: Iterable[tuple[int, np.ndarray, np.ndarray]], *, tokens: int, block: int,
-    keep_logits: bool, pool_budget: int | float | None,
+    lm, cache: ShardedCache, policy: Policy, blocks: Iterable[tuple[int, np.ndarray, np.ndarray]], *, counts: np.ndarray,
+    block: int, keep_logits: bool, pool_budget: int | float | None,
 ) -> tuple[ShardedCache, np.ndarray | None]:  # fmt: skip
     """`kvjax.extend` of a sharded cache: (the cache, the logits after each token if asked for).
 
     Args:
-        blocks: real width, tokens [B, t] and how many of them are each row's.   tokens: of the longest row.   block: most at once.
+        blocks: real width, tokens [B, t] and how many of them are each row's.   counts: tokens of each row.   block: most at once.
     """
-    specs = check_sharded(lm, cache, policy, tokens, block=block)
-    cache, padded_slots = make_sharded_room(cache, policy, tokens, block=block, pool_budget=pool_budget)
+    specs = check_sharded(lm, cache, policy, counts, block=block)
+    cache, padded_slots = make_sharded_room(cache, policy, int(counts.max()), block=block, pool_budget=pool_budget)
     spec, logits = _values(_spec(lm, cache, policy, padded_slots)), []
     how = dict(mesh=cache.mesh, form=cache.form, specs=specs, keep_logits=keep_logits)
     for width, part, count in blocks:

@@ -3,11 +3,12 @@
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Int
 
 from kvjax.cache.mesh import sizes
 from kvjax.cache.sharded import ShardedCache
 from kvjax.cache.sharded_layout import resize_sharded
-from kvjax.decode.headroom import check_form, check_heads, check_positions, room_of
+from kvjax.decode.headroom import check_form, check_heads, check_rows, room_of
 from kvjax.policy import Policy
 from kvjax.protocols import LanguageModel
 from kvjax.retrieve import FullAttention
@@ -16,9 +17,9 @@ from kvjax.weights_mark import check_mark
 
 
 def check_sharded(
-    lm: LanguageModel, cache: ShardedCache, policy: Policy, new_tokens: int, *, block: int = 1
+    lm: LanguageModel, cache: ShardedCache, policy: Policy, new_tokens: int | Int[np.ndarray, " b"], *, block: int = 1
 ) -> tuple[PartitionSpec, ...]:
-    """Where each parameter lies on the cache's mesh.
+    """Where each parameter lies on the cache's mesh, once `new_tokens` more of each row can follow the cache.
 
     Raises:
         TypeError, ValueError: as `check_cache`; a model on other devices; a policy that reads all heads of a layer together.
@@ -28,12 +29,19 @@ def check_sharded(
     check_mark(lm, cache.numbers("made_by"))
     if sizes(cache.mesh)[1] > 1:
         _check_heads_apart(policy)
-    most = policy.fullest(cache.numbers("length"), cache.numbers("budget"), new_tokens, block).max()
-    check_positions(lm.decoder, policy, int(cache.numbers("position").max()) + new_tokens, int(most), new_tokens)
+    position, new = cache.numbers("position")[:, 0].reshape(-1), cache.by_group(np.broadcast_to(new_tokens, cache.shape[1]))
+    regions = (_by_row(cache.numbers(name)) for name in ("length", "budget"))
+    check_rows(lm.decoder, policy, position, *regions, new, block=block)
     where = [x.sharding for x in jax.tree.leaves(lm.params)]
     if not all(isinstance(x, NamedSharding) and x.mesh == cache.mesh for x in where):
         raise ValueError("the model's weights are not on the cache's mesh: decode with models.shard(lm, cache.mesh)")
     return tuple(x.spec for x in where)
+
+
+def _by_row(x: Int[np.ndarray, "g n l b h"]) -> Int[np.ndarray, "l rows heads"]:
+    """Numbers of every device's regions by row and head, as the groups of devices hold them."""
+    groups, devices, layers, b, h = x.shape
+    return x.transpose(2, 0, 3, 1, 4).reshape(layers, groups * b, devices * h)
 
 
 def _check_heads_apart(policy: Policy) -> None:

@@ -110,6 +110,8 @@ def refused(lm, cache, policy, mesh) -> None:
     says("does not divide 4 rows: use 1, 2, 4", lambda: kvjax.shard(cache, kvjax.mesh(rows=8)))
     says("takes 16 devices", lambda: kvjax.mesh(rows=16))
     says("models.shard(lm, cache.mesh)", lambda: kvjax.decode(lm, sharded, policy))
+    fed = [[1]] * 3 + [[1] * 956]  # behind 69 tokens, the others behind more
+    says("1025 tokens would exceed the model's context of 1024", lambda: kvjax.extend(over, sharded, fed, policy))
     reads_some = policy.replace(retrieve=kvjax.retrieve.TopPages(token_budget=16, page_size=8))
     says("each head is read by itself", lambda: kvjax.decode(over, sharded, reads_some))
 
