@@ -15,7 +15,9 @@ from jaxtyping import Array, Bool, Float32, Int32, PyTree
 from kvjax.allocate.by_layer import AllocateByLayer
 from kvjax.encode.by_layer import EncodeByLayer
 from kvjax.encode.stored import Stored
+from kvjax.evidence import Need
 from kvjax.layer_kinds import LayerKinds
+from kvjax.protocols import Decoder
 from kvjax.stage import Allocator, Merger, Scorer, Selector
 from kvjax.types import Layer, Mask
 from kvjax.view import LayerView, Ranking
@@ -47,7 +49,15 @@ class SelectByLayer(LayerKinds, Selector):
 
 @struct.dataclass
 class MergeByLayer(LayerKinds, Merger):
-    """Each layer's lost slots are merged by the merger of its kind; every slot holds the state of all kinds."""
+    """Each layer's lost slots are merged by the merger of its kind; every slot holds the state of all kinds.
+
+    Raises (from `check`): ValueError for a merger whose memory other stages read, in all layers, and for mergers that read the
+    states of different scorers.
+    """
+
+    @property
+    def state_of(self) -> type[Scorer] | None:
+        return next((kind.state_of for kind in self.stages if kind.state_of is not None), None)
 
     @property
     def rewrites(self) -> bool:
@@ -56,6 +66,18 @@ class MergeByLayer(LayerKinds, Merger):
     @property
     def biased(self) -> bool:
         return any(kind.biased for kind in self.stages)
+
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
+        super().check(model, length, mean_budget)
+        keeper = next((kind for kind in self.stages if kind.keeps), None)
+        if keeper is not None:
+            raise ValueError(
+                f"{type(keeper).__name__} keeps {', '.join(sorted(keeper.keeps))} of every layer, for stages that read them all: "
+                "use it for all layers, merge=..., or another merger in its place"
+            )
+        read = sorted({kind.state_of.__name__ for kind in self.stages if kind.state_of is not None})
+        if len(read) > 1:
+            raise ValueError(f"mergers of a policy read the state of one scorer; these read {' and '.join(read)}: use one of them")
 
     def at(self, layer: Layer) -> "MergerOfKind":
         return MergerOfKind(kinds=tuple(kind.at(layer) for kind in self.stages), index=self.kind_of(layer))
@@ -75,6 +97,14 @@ class MergerOfKind(Merger):
     index: int = struct.field(pytree_node=False)
 
     @property
+    def needs(self) -> frozenset[Need]:
+        return self.kinds[self.index].needs
+
+    @property
+    def state_of(self) -> type[Scorer] | None:
+        return self.kinds[self.index].state_of
+
+    @property
     def rewrites(self) -> bool:
         return any(kind.rewrites for kind in self.kinds)
 
@@ -87,6 +117,9 @@ class MergerOfKind(Merger):
 
     def begin(self, rows: int) -> PyTree:
         return tuple(kind.begin(rows) for kind in self.kinds)
+
+    def sized(self, widest: int) -> "MergerOfKind":
+        return self.replace(kinds=_with(self.kinds, self.index, self.kinds[self.index].sized(widest)))
 
     def __call__(self, view: LayerView, keep: Mask, scores: Float32[Array, "b h n"], memory: PyTree) -> tuple[LayerView, PyTree]:
         merged, left = self.kinds[self.index](view.replace(state=view.state[self.index]), keep, scores, memory[self.index])

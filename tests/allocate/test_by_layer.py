@@ -3,10 +3,13 @@
 import jax
 import numpy as np
 import pytest
+from flax import struct
 
 import kvjax
 from kvjax import by_layer
 from kvjax.allocate import Adaptive, Everything, Pyramid, Uniform
+from kvjax.evidence import WindowQueries
+from kvjax.merge import ByVotes, Drop, MatchedAttention, RunningMean
 from kvjax.score import KeyNorm, Recency, WindowAttention
 from kvjax.select import TopK
 from tests.conftest import ids_of
@@ -60,15 +63,49 @@ def test_scores_and_selections_of_each_kind(pre):
             np.testing.assert_array_equal(a, b)
 
 
-def test_mergers_of_each_kind_keep_their_own_state(lm, pre):
-    d2o = kvjax.methods.d2o(20).replace(when=kvjax.AfterPrefill(), allocate=Uniform())
-    mixed = d2o.replace(merge=by_layer(d2o.merge, {0: kvjax.merge.Drop()}))
-    caches = [kvjax.compress(pre, policy) for policy in (mixed, d2o.replace(merge=kvjax.merge.Drop()), d2o)]
+MERGING = {
+    "d2o": kvjax.methods.d2o(20).replace(allocate=Uniform()),
+    "keepkv": kvjax.methods.keepkv(20),
+    "matched": kvjax.methods.snapkv(20, window=8).replace(merge=MatchedAttention(queries=WindowQueries(16))),
+}
+
+
+@pytest.mark.parametrize("name", MERGING)
+def test_mergers_of_each_kind_keep_their_own_state(lm, prompt, name):
+    """And read their own evidence, or their scorer's state."""
+    whole = MERGING[name].replace(when=kvjax.AfterPrefill())
+    mixed = whole.replace(merge=by_layer(whole.merge, {0: kvjax.merge.Drop()}))
+    pre = kvjax.prefill(lm, prompt, needs=mixed)
+    caches = [kvjax.compress(pre, policy) for policy in (mixed, whole.replace(merge=kvjax.merge.Drop()), whole)]
     for layer, want in enumerate((caches[1], caches[2], caches[2])):
         for s, n in zip(np.asarray(want.start[layer, 0]), want.lengths[layer, 0], strict=True):
-            np.testing.assert_array_equal(caches[0].k[s : s + n], want.k[s : s + n])
+            for field in ("k", "v", "bias"):
+                mine, theirs = (getattr(cache, field) for cache in (caches[0], want))
+                np.testing.assert_array_equal(0 if mine is None else mine[s : s + n], 0 if theirs is None else theirs[s : s + n])
     out = kvjax.decode(lm, caches[0], mixed, max_new_tokens=3, stop=(), return_logits=True)
     assert np.isfinite(out.logits).all()
+
+
+@struct.dataclass
+class OfKeyNorm(Drop):
+    """A merger that says it reads another scorer's state."""
+
+    state_of = KeyNorm
+
+
+@pytest.mark.parametrize(
+    "mergers, says",
+    [
+        ((Drop(), RunningMean()), "RunningMean keeps k, v, z of every layer, .* use it for all layers"),
+        ((ByVotes(), OfKeyNorm()), "these read KeyNorm and RawMass: use one of them"),
+        ((Drop(), ByVotes()), "MergeByLayer reads what RawMass keeps by slot; the scorer is KeyNorm"),
+    ],
+)
+def test_mergers_that_no_layer_can_have_to_itself(lm, mergers, says):
+    one, other = mergers
+    policy = kvjax.Policy(score=KeyNorm(), merge=by_layer(one, {0: other}), budget=20)
+    with pytest.raises(ValueError, match=says):
+        policy.check(lm.decoder, 90)
 
 
 def test_needs_are_those_of_every_kind(lm, prompt):
