@@ -7,8 +7,8 @@ from flax import struct
 
 import kvjax
 from kvjax.encode import Stored, Tiered
-from kvjax.merge import WeightedNearest
-from kvjax.score import Recency
+from kvjax.merge import ByChance, Fixed, ProportionalNearest, WeightedNearest
+from kvjax.score import AccumulatedAttention, Recency
 from kvjax.tiers import ImportantFirst
 from tests.conftest import counted_leaves, ids_of
 from tests.held import held
@@ -113,6 +113,20 @@ def test_what_is_in_another_tier_is_not_merged_as_if_it_were_gone(lm):
     whole, full = tiers.replace(budget=1.0), kvjax.methods.full()
     got, want = (kvjax.decode(lm, kvjax.compress(pre, p), p, max_new_tokens=4, **HOW) for p in (whole, full))
     np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
+
+
+@pytest.mark.parametrize("merge", [WeightedNearest(), ProportionalNearest(threshold=Fixed(0.0)), ByChance()])
+def test_what_was_merged_moves_with_its_slot(lm, merge):
+    """A prompt's merged slots go from tier to tier with their biases: the steps are one storage's."""
+    plain = kvjax.Policy(score=AccumulatedAttention(), merge=merge, budget=20)
+    tiers = plain.replace(encode=Tiered((Stored(), Stored()), rule=ImportantFirst(0.5)), when=kvjax.Every(1))
+    pre = kvjax.prefill(lm, ids_of(60), needs=tiers)
+    before = kvjax.compress(pre, tiers)
+    got, want = (kvjax.decode(lm, kvjax.compress(pre, p), p, max_new_tokens=12, **HOW) for p in (tiers, plain))
+    np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
+    moved = [set(before.parts[0].kept(1)[0][h]) - set(got.cache.parts[0].kept(1)[0][h]) for h in range(2)]
+    assert all(moved)
+    assert all((part.bias is not None and (np.asarray(part.bias) > 0).any()) == merge.biased for part in got.cache.parts)
 
 
 def test_row_is_solo(lm):

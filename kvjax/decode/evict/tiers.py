@@ -107,5 +107,5 @@ def _rows(reader: Reader, source: KVCache, target: KVCache, layer: Layer, slots:
     k, v = old.take(source, layer, slots, reader.dtype)
     pos, fitted = taken(source.pos), target.fitted_of(layer)
     coded = [codec.encode(x, pos.astype(jnp.int32), p) for codec, x, p in zip(new.codecs, (k, v), fitted, strict=True)]
-    state = jax.tree.map(taken, source.state) if jax.tree.leaves(target.state) else target.state
-    return {"k": coded[0], "v": coded[1], "pos": pos, "state": state}
+    scored = source.state if jax.tree.leaves(target.state.score) else source.state.replace(score=())  # a tier that is not watched
+    return {"k": coded[0], "v": coded[1], "pos": pos, "state": jax.tree.map(taken, scored)}
