@@ -1,8 +1,9 @@
 """A number that tells one model's weights from another's of equal shape, cheap enough to be asked for at every call."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import local
+from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,8 @@ _READ = 8
 def mark_of(params: PyTree) -> np.uint32:
     """The mark of weights: of the first numbers of every parameter, so that a large model is not read through.
 
-    mark = 1 + Σ_i (2 i + 1) bits(x_i) mod 2³² - 1, over the first 8 numbers x of every parameter's first row.
+    mark = 1 + (Σ_i (2 i + 1) bits(x_i) + s) mod 2³² - 1, over the first 8 numbers x of every parameter's first row; s tells the
+    same weights apart by which layers share a cache, 0 where none do.
 
     Two models that differ in one of the others alone have one mark; `parameter_digest`, which files carry, reads every weight.
 
@@ -35,24 +37,31 @@ def mark_of(params: PyTree) -> np.uint32:
     if any(isinstance(x, jax.core.Tracer) for x in leaves):
         return np.uint32(UNKNOWN)
     if not _last.is_of(leaves):
-        _last.set(leaves, np.uint32(int(_sum(params)) % (2**32 - 1) + 1))
-    return _last.mark
+        _last.set(leaves, int(_sum(params)))
+    return np.uint32((_last.words + shared(params)) % (2**32 - 1) + 1)
+
+
+def shared(params: PyTree) -> int:
+    """A checksum of how many layers read each cache, where `params["layers"]` holds them as tuples; 0 where none is read by two."""
+    layers = params.get("layers", ()) if isinstance(params, Mapping) else ()
+    counts = tuple(len(layer) if isinstance(layer, tuple) else 1 for layer in layers)
+    return crc32(repr(counts).encode()) if max(counts, default=1) > 1 else 0
 
 
 class _Last(local):
-    """The mark that was asked for last on this thread, and the very arrays it is of, as long as they are there."""
+    """The sum that was asked for last on this thread, and the very arrays it is of, as long as they are there."""
 
     arrays: tuple[weakref.ref, ...] = ()
-    mark: np.uint32
+    words: int
 
     def is_of(self, leaves: Sequence[Array]) -> bool:
         """Whether it is of these arrays. Only those of JAX cannot have changed since."""
         many = len(leaves)
         return 0 < many == len(self.arrays) and all(ref() is x for ref, x in zip(self.arrays, leaves, strict=True))
 
-    def set(self, leaves: Sequence[Array], mark: np.uint32) -> None:
+    def set(self, leaves: Sequence[Array], words: int) -> None:
         """Keep it; of nothing, where an array may change in place."""
-        self.mark = mark
+        self.words = words
         self.arrays = tuple(map(weakref.ref, leaves)) if all(isinstance(x, jax.Array) for x in leaves) else ()
 
 

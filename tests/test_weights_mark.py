@@ -40,6 +40,18 @@ def test_it_is_the_formula(lm):
     assert mark_of(lm.params) == total % (2**32 - 1) + 1
 
 
+def test_the_same_weights_with_other_layers_sharing_a_cache_are_another_model(lm):
+    """Layers 0 and 1 kept, or 0 and 2: as many caches, of the same parameters in the same order. All kept is the model itself."""
+    policy = policy_of("snapkv")
+    one, other = (models.share_layers(lm, kept=kept) for kept in ((0, 1), (0, 2)))
+    assert len({int(mark_of(x.params)) for x in (lm, one, other, one)}) == 3
+    assert mark_of(models.share_layers(lm, every=1).params) == mark_of(lm.params)
+    cache = kvjax.compress(kvjax.prefill(one, ids_of(20), needs=policy), policy)
+    with pytest.raises(ValueError, match="other weights than this model has"):
+        kvjax.decode(other, cache, policy, max_new_tokens=2)
+    kvjax.decode(one, cache, policy, max_new_tokens=2)
+
+
 def test_of_weights_that_are_traced_nothing_is_known(lm):
     found = []
 
