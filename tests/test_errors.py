@@ -11,6 +11,7 @@ from flax import struct
 import kvjax
 import models
 from kvjax.checks import check_stop
+from kvjax.score import AccumulatedAttention, Recurrence, SeldomLow, SteadyMean
 from kvjax.stage import Allocator, Scorer
 from tests.conftest import compilations, ids_of, policy_of
 from tests.decode_loop import unchecked
@@ -363,6 +364,39 @@ def test_a_memory_that_nobody_reads(lm):
 def test_a_cache_of_another_scorer(lm, pre):
     with pytest.raises(ValueError, match="carries what another scorer reads"):
         kvjax.decode(lm, kvjax.compress(pre, policy_of("h2o")), policy_of("tova"))
+
+
+@struct.dataclass
+class OtherHits:
+    """As many numbers as `Recurrence` keeps, under other names."""
+
+    one: object
+    two: object
+    three: object
+
+
+@struct.dataclass
+class LikeRecurrence(Scorer):
+    """A scorer whose state has the shapes of `Recurrence`'s."""
+
+    def init(self, shape):
+        return OtherHits(*(jnp.zeros(shape, jnp.int32) for _ in range(3)))
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (Recurrence(), LikeRecurrence()),  # other names
+        (Recurrence(), SteadyMean()),  # floats for integers
+        (AccumulatedAttention(), SeldomLow()),  # 13 words for a number
+    ],
+)
+def test_a_state_of_another_kind_of_the_same_structure(lm, one, other):
+    policy = kvjax.Policy(score=one, when=kvjax.Every(1), budget=16)
+    cache = kvjax.compress(kvjax.prefill(lm, ids_of(40), needs=policy), policy)
+    assert jax.tree.structure(one.init((1, 1, 1))) == jax.tree.structure(other.init((1, 1, 1)))
+    with pytest.raises(ValueError, match=f"carries what another scorer reads .* {type(other).__name__} goes on with its state"):
+        kvjax.decode(lm, cache, policy.replace(score=other), max_new_tokens=1)
 
 
 @struct.dataclass

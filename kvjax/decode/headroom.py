@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import jax
 import numpy as np
 from jaxtyping import Int, PyTree
 
@@ -15,6 +14,7 @@ from kvjax.cache.sharded import check_unsharded
 from kvjax.checks import brief
 from kvjax.policy import Policy
 from kvjax.protocols import Decoder, LanguageModel
+from kvjax.tree_form import form_of
 from kvjax.types import DECODING, power_of_two
 from kvjax.weights_mark import check_mark
 
@@ -89,9 +89,9 @@ def check_positions(model: Decoder, policy: Policy, text: int, slots: int, new: 
 def _check_state(cache: KVCache, policy: Policy) -> None:
     """Raise ValueError where the cache carries another scorer's evidence or state."""
     wanted = {need.key for need in policy.decode_score.needs if need.carried}
-    state = jax.tree.structure(policy.decode_score.init((1, 1, 1)))
+    state = form_of(policy.decode_score.init((1, 1, 1)), 3)
     held = cache.parts[0].state if cache.parts else cache.state
-    if set(cache.evidence[0].data) != wanted or jax.tree.structure(held.score) != state:
+    if set(cache.evidence[0].data) != wanted or form_of(held.score, 1) != state:
         raise ValueError(
             f"the cache carries what another scorer reads ({', '.join(cache.evidence[0].data) or 'no evidence'}), the policy's "
             f"{type(policy.decode_score).__name__} goes on with {', '.join(sorted(wanted)) or 'its state'}: compress with it"
@@ -101,9 +101,8 @@ def _check_state(cache: KVCache, policy: Policy) -> None:
 def _check_merged(cache: KVCache, policy: Policy) -> None:
     """Raise ValueError where the cache carries what another merger goes on with."""
     own, merge = cache.parts[0] if cache.parts else cache, policy.merge
-    form = jax.tree.structure
-    same = form(own.state.merge) == form(merge.init((1, 1, 1))) and (own.bias is not None) == merge.biased
-    remembers = _names(own.memory) == merge.keeps if merge.keeps else form(own.memory) == form(merge.begin(1))
+    same = form_of(own.state.merge, 1) == form_of(merge.init((1, 1, 1)), 3) and (own.bias is not None) == merge.biased
+    remembers = _names(own.memory) == merge.keeps if merge.keeps else form_of(own.memory, 2) == form_of(merge.begin(1), 1)
     if not same or not remembers:
         raise ValueError(
             f"the cache carries what another merger keeps of slots and rows, {type(merge).__name__} goes on with its own: compress "
