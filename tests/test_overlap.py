@@ -1,10 +1,14 @@
 """Readings of the host run while the device works: a slow one is waited for at its use, and not before. Order tells, not time."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
 import kvjax
 from kvjax.encode import ByCallback, OnDevice, Stored
+from kvjax.placement import begun
 from kvjax.placement.begun import BegunReads
 from tests import overlapping
 from tests.overlapping import infinigen, slow_reads, watched
@@ -66,6 +70,28 @@ def test_what_is_never_taken_is_forgotten():
         reads.begin(i, lambda i=i: np.full(1, i), nbytes=1 << 26)  # four of them are as much as is held
     assert len(reads) == 4 and 1 not in reads and 2 in reads
     assert reads.take(5, lambda: None) == 5 and reads.take(1, lambda: np.full(1, -3)) == -3
+
+
+def test_two_threads_that_begin_the_same_begin_it_once(monkeypatch):
+    """A second beginning would count bytes that nobody takes, and readings would be forgotten too soon from then on."""
+    threads = begun._threads()
+
+    class Slow:
+        def submit(self, read):
+            time.sleep(0.1)  # the other thread comes meanwhile
+            return threads.submit(read)
+
+    monkeypatch.setattr(begun, "_threads", Slow)
+    reads = BegunReads()
+    both = [threading.Thread(target=reads.begin, args=("a", lambda: np.full(1, 7), 1 << 26)) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert reads.take("a", lambda: None) == 7 and len(reads) == 0
+    for i in range(4):
+        reads.begin(i, lambda: np.zeros(1), nbytes=1 << 26)
+    assert len(reads) == 4 and 0 in reads
 
 
 def test_a_reading_that_fails_says_so_where_it_is_waited_for():

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -28,12 +29,13 @@ class BegunReads:
     """What was begun of one store, by what was asked for. A reading is taken once; what nobody began is read when it is taken.
 
     That something was begun changes when rows are read, never which: a program that was begun elsewhere, a cache from a file and a
-    cache that is decoded twice read the same rows, later.
+    cache that is decoded twice read the same rows, later. Programs of several threads may begin and take at once.
     """
 
     def __init__(self):
         self._reads: OrderedDict[Hashable, _Begun] = OrderedDict()
         self._held = 0
+        self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._reads)
@@ -43,18 +45,18 @@ class BegunReads:
 
     def begin(self, asked: Hashable, read: Callable[[], np.ndarray], nbytes: int) -> None:
         """Have a thread call `read`, which gives so many bytes, unless the same was begun and not taken."""
-        if asked not in self._reads:
-            self._reads[asked] = _Begun(_threads().submit(read), nbytes)
-            self._held += nbytes
-        while self._held > _MOST and len(self._reads) > 1:
-            oldest = self._reads.popitem(last=False)[1]
-            oldest.rows.cancel()
-            self._held -= oldest.nbytes
+        with self._lock:
+            if asked not in self._reads:
+                self._reads[asked] = _Begun(_threads().submit(read), nbytes)
+                self._held += nbytes
+            while self._held > _MOST and len(self._reads) > 1:
+                oldest = self._reads.popitem(last=False)[1]
+                oldest.rows.cancel()
+                self._held -= oldest.nbytes
 
     def take(self, asked: Hashable, read: Callable[[], np.ndarray]) -> np.ndarray:
         """What a thread read, waited for; what `read` gives where nothing was begun."""
-        found = self._reads.pop(asked, None)
-        if found is None:
-            return read()
-        self._held -= found.nbytes
-        return found.rows.result()
+        with self._lock:
+            found = self._reads.pop(asked, None)
+            self._held -= 0 if found is None else found.nbytes
+        return read() if found is None else found.rows.result()
