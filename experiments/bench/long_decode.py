@@ -82,8 +82,8 @@ def in_turns(
     pre = kvjax.prefill(lm, ids, needs=policies)
     caches = [kvjax.compress(pre, policy) for policy in policies]
     ms: list[list[float]] = [[], []]
-    most = policies[0].when.fullest(caches[0].lengths, np.asarray(caches[0].budget), tokens, 1)
-    room = policies[0].when.fullest(most, np.asarray(caches[0].budget), tokens, 1)
+    most = policies[0].fullest(caches[0].lengths, np.asarray(caches[0].budget), tokens, 1)
+    room = policies[0].fullest(most, np.asarray(caches[0].budget), tokens, 1)
     bound, slots, held = resize(caches[0], policies[0].encode.room(caches[0], room), steps=DECODING).nbytes, 0, 0
     for at in range(0, tokens, block):
         for which, policy in enumerate(policies):
