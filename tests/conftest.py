@@ -26,6 +26,7 @@ import re  # noqa: E402
 import time  # noqa: E402
 from collections import Counter  # noqa: E402
 from contextlib import contextmanager  # noqa: E402
+from dataclasses import replace  # noqa: E402
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
@@ -121,6 +122,11 @@ def toy_model() -> models.LanguageModel:
 def lm() -> models.LanguageModel:
     """`toy_model`, made once."""
     return toy_model()
+
+
+def windowed(lm: models.LanguageModel, windows: tuple[int | None, ...]) -> models.LanguageModel:
+    """The same weights, layer by layer read through a sliding window."""
+    return lm.replace(decoder=replace(lm.decoder, config=replace(lm.decoder.config, windows=windows)))
 
 
 def ids_of(length: int, seed: int = 0) -> list[int]:

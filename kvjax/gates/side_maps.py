@@ -65,7 +65,9 @@ def init_side_maps(key: Array, model: Decoder, rank: int = 8, hidden: int = 512)
 
 
 def check_side_maps(weights: PyTree, model: Decoder) -> None:
-    """Raise ValueError where the weights are not this model's."""
+    """Raise ValueError where the weights are not this model's, or a layer has a sliding window."""
+    if any(window is not None for window in model.windows):
+        raise ValueError(f"what is absorbed is read from any distance: LESS needs full attention, not the windows {model.windows}")
     given = jax.tree.map(jnp.shape, weights)
     try:
         hidden, rank = given["k"]["down"][-2:]

@@ -26,6 +26,7 @@ class Absorbed(Merger):
     Args:
         weights: as `kvjax.gates.init_side_maps` gives them.   origin: of the weights; two mergers with one origin are equal.
 
+    Raises (from `check`): ValueError for maps of another model, and for a model with sliding windows.
     Source: LESS, arXiv 2402.09398, section 3.
     """
 

@@ -36,8 +36,9 @@ class WithAbsorbed(Retriever):
     Args:
         weights: as `kvjax.gates.init_side_maps` gives them.   origin: of the weights.
 
-    Raises (from `check`): ValueError for maps of another model. Source: LESS, arXiv 2402.09398, section 3. Differs: where nothing
-    was absorbed nothing is added (the release adds a mass of 1e-6).
+    Raises (from `check`): ValueError for maps of another model, and for a model with sliding windows: what is absorbed has no
+    position, so none of it could be left out. Source: LESS, arXiv 2402.09398, section 3. Differs: where nothing was absorbed
+    nothing is added (the release adds a mass of 1e-6).
     """
 
     reads_keys: ClassVar[bool] = True

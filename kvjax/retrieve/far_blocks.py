@@ -47,7 +47,8 @@ class FarBlocks(Retriever):
     A block is chosen for all heads of a layer at once: the `sizes.top` of the largest Σ over heads of q · mean of its
     representatives, q turned to the far distance. Prompt tokens become blocks as decoding leaves them behind.
 
-    Needs keys stored un-rotated (`Stored(positions=Clamped(sizes.local))`) and every slot of the prompt.
+    Layers with a sliding window read it as it is. Needs keys stored un-rotated (`Stored(positions=Clamped(sizes.local))`) and every
+    slot of the prompt.
     Raises: ValueError for other positions, for heads that do not hold the whole prompt, for a policy that evicts while decoding.
     Source: InfLLM, arXiv 2402.04617, section 3. Differs: decoded tokens are read one by one and fill no blocks; mass is counted to
     the end of the prompt; there is no cache of fetched blocks: where values live is `Stored(placement=...)`.
@@ -90,6 +91,8 @@ class FarBlocks(Retriever):
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         self._check(context.encode)
+        if context.window is not None:
+            return *context.encode.attention(inputs.q, cache, context), cache
         if inputs.q.shape[3] != 1:
             raise ValueError(f"FarBlocks chooses for one token at a time; got {inputs.q.shape[3]}")
         state, now = cache.retrieval, context.positions[:, 0]

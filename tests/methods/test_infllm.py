@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 import kvjax
+from kvjax.encode import Clamped
 from kvjax.far_blocks import FarSizes, best_blocks, relevance, representatives
 from kvjax.join import joined
 from kvjax.prefill import FarBlockAttention
 from kvjax.retrieve import FarBlocks
-from tests.conftest import compilations, ids_of
+from tests.conftest import compilations, ids_of, windowed
 from tests.eager import run_steps
 from tests.reference import golden_methods
 from tests.reference.infllm import Layer
@@ -121,6 +122,19 @@ def test_a_text_within_the_window_is_read_exactly(lm, pre, prompt):
     np.testing.assert_allclose(mine.rows[0].logits, pre.rows[0].logits, atol=1e-5)
     want = kvjax.decode(lm, kvjax.compress(pre, full), full, max_new_tokens=8, stop=(), return_logits=True)
     got = kvjax.decode(lm, kvjax.compress(mine, policy), policy, max_new_tokens=8, stop=(), return_logits=True)
+    np.testing.assert_allclose(got.logits, want.logits, atol=1e-4)
+
+
+def test_layers_with_a_sliding_window_read_it_alone(lm):
+    """Blocks and first tokens beyond it are not read: over windows everywhere a decode is that of the full cache."""
+    narrow, full = windowed(lm, (8, 8, 8)), kvjax.methods.full()
+    policy = full.replace(encode=kvjax.encode.Stored(positions=Clamped(40)), retrieve=FarBlocks(SIZES))
+    got, want = (
+        kvjax.decode(
+            narrow, kvjax.compress(kvjax.prefill(narrow, ids_of(90), needs=p), p), p, max_new_tokens=4, stop=(), return_logits=True
+        )
+        for p in (policy, full)
+    )
     np.testing.assert_allclose(got.logits, want.logits, atol=1e-4)
 
 

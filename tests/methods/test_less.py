@@ -11,7 +11,7 @@ from kvjax.gates.side_maps import key_features, query_features
 from kvjax.join import joined
 from kvjax.merge.absorbed import absorbed
 from kvjax.retrieve.absorbed import side_part
-from tests.conftest import ids_of
+from tests.conftest import ids_of, windowed
 from tests.method_cases import side_maps
 from tests.methods.simulation import kept_by, kvjax_decoded, prompt_arrays, same_kept
 from tests.reference import less as slow
@@ -154,3 +154,9 @@ def test_what_is_wrong_is_said(lm, prompt):
     alone = POLICY.replace(merge=kvjax.merge.Drop())
     with pytest.raises(ValueError, match="WithAbsorbed reads H, a of what a merger keeps, which Drop does not"):
         kvjax.compress(kvjax.prefill(lm, prompt, needs=alone), alone)
+    narrow = windowed(lm, (None, 8, None))
+    for stage in (POLICY.merge, POLICY.retrieve):
+        with pytest.raises(ValueError, match="LESS needs full attention, not the windows"):
+            stage.check(narrow.decoder, len(prompt), BUDGET)
+    with pytest.raises(ValueError, match="LESS needs full attention, not the windows"):
+        kvjax.compress(kvjax.prefill(narrow, prompt, needs=POLICY), POLICY)
