@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 from jaxtyping import Array, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, Surprisal
@@ -49,10 +50,15 @@ class Surprise(Scorer):
         pos = jnp.where(view.valid, view.pos, -1)
         if view.since is None:
             return self.eta * opened(e, pos, jnp.zeros_like(view.length), view.length)
-        turns, before = ((at - view.prompt) // self.turn for at in (view.length, view.since))
-        ended = (turns > before)[:, None, None]
-        first = view.prompt + (turns - 1) * self.turn
-        return jnp.where(ended, self.eta * opened(e, pos, first, jnp.full_like(first, self.turn)), e)
+        before, turns = ((at - view.prompt) // self.turn for at in (view.since, view.length))
+
+        def end(i: Int32[Array, ""], e: Scores) -> Scores:
+            """After the i-th turn that these tokens end; what came behind it does not fade with it."""
+            first = view.prompt + (before + i) * self.turn
+            past = (before + i < turns)[:, None, None] & (pos < (first + self.turn)[:, None, None])
+            return jnp.where(past, self.eta * opened(e, pos, first, jnp.full_like(first, self.turn)), e)
+
+        return lax.fori_loop(0, (turns - before).max(), end, e)
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         del evidence

@@ -10,7 +10,7 @@ from kvjax.evidence import Surprisal
 from kvjax.evidence.surprisal import surprisal
 from kvjax.score.surprise import opened
 from kvjax.select import BestAndRecent
-from kvjax.view import Ranking
+from kvjax.view import LayerView, Ranking
 from tests.conftest import ids_of
 from tests.reference import sirllm
 from tests.reference.test_examples_sirllm import E
@@ -112,6 +112,38 @@ def test_a_dialogue_of_64_tokens(lm, eta, block):
             start = int(fed.cache.start[layer, 0, h])
             order = np.argsort(fed.cache.pos[start : start + len(held)])
             assert_allclose(fed.cache.state.score[start : start + len(held)][order], talk.e[:-turn], atol=1e-4)
+
+
+def test_turns_that_end_within_one_block():
+    """Three tokens after a prompt of two, turns of two, eta 1/2: one turn ends behind the first of them and one is begun."""
+    e, stage = jnp.array([[[4.0, 8.0, 1.0, 3.0, 5.0]]]), kvjax.score.Surprise(turn=2, eta=0.5)
+
+    def after(state, since, length):
+        pos = jnp.arange(length, dtype=jnp.int32)[None, None]
+        view = LayerView.of_prompt(jnp.array([length]), pos.shape).replace(
+            state=state, since=jnp.array([since]), prompt=jnp.array([2])
+        )
+        new = e[:, 0, since:length]
+        return stage.observe(view, kvjax.evidence.Evidence(data={Surprisal().key: new}, length=view.length, rope=None))
+
+    one_by_one = after(jnp.array([[[4.0, 8.0, 0.0]]]), 2, 3)
+    one_by_one = after(jnp.pad(one_by_one, ((0, 0), (0, 0), (0, 1))), 3, 4)
+    one_by_one = after(jnp.pad(one_by_one, ((0, 0), (0, 0), (0, 1))), 4, 5)
+    assert one_by_one.tolist() == [[[2.0, 4.0, 1.5, 1.5, 5.0]]]
+    assert after(jnp.array([[[4.0, 8.0, 0.0, 0.0, 0.0]]]), 2, 5).tolist() == one_by_one.tolist()
+    assert after(jnp.array([[[4.0, 8.0, 1.0, 0.0, 0.0]]]), 3, 5).tolist() == one_by_one.tolist()
+
+
+def test_blocks_of_any_length_fade_once_a_turn(lm):
+    """Nothing goes: what is held after 33 and 20 tokens does not depend on how many were fed at once."""
+    policy = kvjax.methods.sirllm(budget=256, turn=8, eta=0.5)
+    pre = kvjax.prefill(lm, [ids_of(40, 1), ids_of(23, 2)], needs=policy)
+    one, many = (
+        kvjax.extend(lm, kvjax.compress(pre, policy), [ids_of(33, 3), ids_of(20, 4)], policy, block=block).cache
+        for block in (1, 64)
+    )
+    for x, y in zip(one.start.ravel(), many.start.ravel(), strict=True):
+        assert_allclose(one.state.score[int(x) : int(x) + 43], many.state.score[int(y) : int(y) + 43], atol=1e-5)
 
 
 def test_positions_are_ranks(lm):
