@@ -140,6 +140,20 @@ def test_the_home_of_values_changes_nothing(lm, codebook, home):
         np.testing.assert_allclose(region(got.cache, 2, row, 1)[2], region(want.cache, 2, row, 1)[2], atol=1e-6)
 
 
+def test_padding_and_rows_that_have_ended_read_nothing(lm):
+    """Five tokens behind 40 as one block or one by one, of four query heads; a row that ends beside one that goes on."""
+    how = kvjax.methods.full().replace(retrieve=kvjax.retrieve.TopP(tau=0.9))
+    pre = kvjax.prefill(lm, [ids_of(40, 1), ids_of(40, 9)], needs=how)
+    one, block = (kvjax.extend(lm, kvjax.compress(pre, how), [ids_of(5, 2)] * 2, how, block=n).cache.retrieval for n in (1, 64))
+    np.testing.assert_array_equal(one.seen, np.full((3, 2), 4 * (41 + 42 + 43 + 44 + 45)))
+    np.testing.assert_array_equal(block.seen, one.seen)
+    np.testing.assert_array_equal(block.picked, one.picked)
+    first = kvjax.decode(lm, kvjax.compress(pre, how), how, max_new_tokens=10, stop=())
+    out = kvjax.decode(lm, kvjax.compress(pre, how), how, max_new_tokens=10, stop=(int(first.tokens[0, 0]),))
+    assert out.lengths[0] == 1 < out.lengths[1]
+    np.testing.assert_array_equal(out.cache.retrieval.seen[:, 0], 4 * 41)
+
+
 def test_a_row_beside_another_is_what_it_is_alone(lm, codebook):
     how = policy(codebook)
     both, alone = kvjax.prefill(lm, [ids_of(90), ids_of(61, 5)]), kvjax.prefill(lm, ids_of(61, 5))

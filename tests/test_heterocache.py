@@ -51,15 +51,15 @@ def test_theta_zero_is_without_retrieval_to_the_bit(lm, pre):
     policy = policy_with(theta=0.0)
     got, want = decoded(lm, pre, policy), decoded(lm, pre, policy.replace(retrieve=FullAttention()))
     np.testing.assert_array_equal(got.logits, want.logits)
-    assert int(got.cache.retrieval.refreshes.sum()) == 0 and int(got.cache.retrieval.fetched.sum()) == 0
+    assert int(got.cache.retrieval.refreshes.sum()) == 0 and int(got.cache.retrieval.fetched.total.sum()) == 0
     assert int(got.cache.retrieval.windows[0]) == 4 and jnp.isfinite(got.cache.retrieval.trace[:, :, :4]).all()
 
 
 def test_theta_above_one_fetches_every_window(lm, pre):
     state = decoded(lm, pre, policy_with(theta=1.5), steps=21).cache.retrieval
     assert (state.refreshes == 4).all() and not state.pending.any()
-    assert int(state.fetched[0]) == 4 * int(state.room.sum())
-    assert int(state.fetched_nbytes[0]) == 2 * 16 * 4 * int(state.fetched[0])
+    assert int(state.fetched.total[0]) == 4 * int(state.room.sum())
+    assert int(state.fetched_nbytes[0]) == 2 * 16 * 4 * int(state.fetched.total[0])
 
 
 def simulate(lm, pre, tokens, *, base, theta, w):
@@ -229,7 +229,7 @@ def test_bytes(lm, pre):
     assert (state.chosen.nbytes, state.reference.nbytes, state.asked.nbytes) == (10 * of_set, 2 * of_set, 2 * of_set)
     assert sets <= 4 * 2 * int(state.base[0])  # the paper's I_ref: indices of four bytes
     without = kvjax.compress(pre, policy_with().replace(retrieve=FullAttention()))
-    small = 4 * (2 * 2 + 3 * 2 + 2 + 1 + 1 + 2 + 1 + 1 + 1 + 2 * 32) + 2
+    small = 4 * (2 * 2 + 3 * 2 + 2 + 1 + 1 + 2 + 2 + 2 + 1 + 2 * 32) + 2
     assert cache.nbytes == without.nbytes + sets + small and without.host_nbytes == 0
 
 

@@ -105,7 +105,7 @@ def _attend(inputs: AttentionInputs, after=None, *, spec: Spec, cache: KVCache, 
     """
     context = AttendContext(
         layer=layer, positions=positions, window=spec.decoder.windows[layer], padded_slots=spec.padded_slots,
-        encode=spec.encode.at(layer), rope=spec.decoder.rope, queries_ahead=ahead,
+        encode=spec.encode.at(layer), rope=spec.decoder.rope, queries_ahead=ahead, count=count,
     )  # fmt: skip
     placed = context.encode.positions.inputs(inputs, positions, spec.decoder.rope)
     if after is not None:
@@ -144,7 +144,7 @@ def _of_output(spec: Spec, params, cache: KVCache, x, tokens, count) -> dict[str
 def _evict(
     spec: Spec, cache: KVCache, left: list[LayerStep | None], *, tokens, count: Int32[Array, " b"], dtype: DTypeLike,
     output: dict[str, Array],
-) -> KVCache:
+) -> KVCache:  # fmt: skip
     """Evict, if the policy says so; only the carried part of the evidence stays in the cache."""
     if spec.stages is None:
         return cache

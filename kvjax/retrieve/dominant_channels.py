@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, is_everything, slots_of
+from kvjax.cache.counter import Counter
 from kvjax.encoder import Encoder
 from kvjax.kernels.gather_attention import gather_attention
 from kvjax.placement import OnDevice
@@ -125,8 +126,8 @@ class DominantChannels(Retriever):
             raise ValueError(f"DominantChannels reads keys and values as numbers on the device; got {encode}: use Stored()")
         lengths = [int(row.length[0]) for row in rows]
         wanted = [_EVERY if is_everything(self.tokens) else slots_of(self.tokens, n) for n in lengths]
-        none, most = jnp.zeros(len(rows), jnp.int32), size_class(max(wanted))
-        state = dict(fetched=none, moved=none, wanted=jnp.asarray(wanted, jnp.int32), most=most)
+        most, counters = size_class(max(wanted)), {name: Counter.zeros(len(rows)) for name in ("fetched", "moved")}
+        state = dict(**counters, wanted=jnp.asarray(wanted, jnp.int32), most=most)
         if self.home is None:
             none = jnp.zeros((len(rows), cache.start.shape[2], 0, self.dominant.width), cache.k.dtype)
             return TipState(away=None, tips=(none,) * cache.start.shape[0], prompt=jnp.zeros(len(rows), jnp.int32), **state)
@@ -175,7 +176,7 @@ class DominantChannels(Retriever):
             k, v = self._fetched(state, layer, prompt)
             read = together(attend_rows(alone, k, v, prompt_count.reshape(b, -1)), read)
             lists, asked = prompt.reshape(b, q.shape[1], -1), prompt_count.sum((1, 2), dtype=jnp.int32)
-            cache = cache.replace(retrieval=state.took(lists, asked))
+            cache = cache.replace(retrieval=state.took(lists, asked, context.real))
         return read[0].reshape(q.shape), read[1].reshape(q.shape[:-1]), cache
 
     def _prompt_scores(self, tip: Float[Array, "b h g d"], state: TipState, layer: int) -> Float32[Array, "b h g n"]:

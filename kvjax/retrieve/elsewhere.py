@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Float32, Int32, Integer, PyTree
+from jaxtyping import Array, Bool, Float, Float32, Int32, Int64, PyTree
 
+from kvjax.cache.counter import Counter
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.encoder import Encoder
 from kvjax.kernels.gather_attention import gather_attention
@@ -117,13 +118,13 @@ class Fetching(RetrieverState):
     """What retrievers keep that fetch slots of the prompt from elsewhere.
 
     Attributes:
-        away: those slots, None where all are in the pool.   fetched: how many each row asked for so far, all layers and heads.
-        moved: how many came: lists have a fixed size, and their rest comes, too.
+        away: those slots, None where all are in the pool.   fetched: how many each row's tokens asked for, all layers and heads.
+        moved: how many came: lists have a fixed size, and their rest comes, too, as do those of a row that has ended.
     """
 
     away: Elsewhere | None
-    fetched: Int32[Array, " b"]
-    moved: Int32[Array, " b"]
+    fetched: Counter
+    moved: Counter
 
     @property
     def elsewhere(self) -> PyTree:
@@ -134,21 +135,22 @@ class Fetching(RetrieverState):
         return () if self.away is None else self.away.stores
 
     @property
-    def fetched_nbytes(self) -> Integer[np.ndarray, " b"]:
+    def fetched_nbytes(self) -> Int64[np.ndarray, " b"]:
         """Bytes of what each row asked for so far, a row of every store a slot: the papers' count."""
         return self._nbytes(self.fetched)
 
     @property
-    def moved_nbytes(self) -> Integer[np.ndarray, " b"]:
+    def moved_nbytes(self) -> Int64[np.ndarray, " b"]:
         """Bytes that came from elsewhere for each row so far."""
         return self._nbytes(self.moved)
 
-    def _nbytes(self, slots: Int32[Array, " b"]) -> Integer[np.ndarray, " b"]:
-        return np.asarray(slots, np.int64) * (0 if self.away is None else self.away.slot_nbytes)
+    def _nbytes(self, slots: Counter) -> Int64[np.ndarray, " b"]:
+        return slots.total * (0 if self.away is None else self.away.slot_nbytes)
 
-    def took(self, slots: Int32[Array, "b h m"], asked: Int32[Array, " b"]) -> "Fetching":
-        """With one more fetch of a layer: lists of slots, and how many of each row's were asked for."""
-        return self.replace(fetched=self.fetched + asked, moved=self.moved + slots.shape[1] * slots.shape[2])
+    def took(self, slots: Int32[Array, "b h m"], asked: Int32[Array, " b"], real: Bool[Array, "b t"]) -> "Fetching":
+        """With one more fetch of a layer: lists of slots, and how many each row asks for where it has tokens."""
+        moved = jnp.full_like(asked, slots.shape[1] * slots.shape[2])
+        return self.replace(fetched=self.fetched.plus(jnp.where(real[:, 0], asked, 0)), moved=self.moved.plus(moved))
 
     def split(self) -> tuple["Fetching", PyTree]:
         return self.replace(away=None), self.away

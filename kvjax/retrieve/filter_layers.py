@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float32, Int32, PyTree
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, slots_of
+from kvjax.cache.counter import Counter
 from kvjax.encoder import Encoder
 from kvjax.placement import OnDevice, OnHost
 from kvjax.protocols import Cache, Decoder
@@ -108,8 +109,8 @@ class FilterLayers(Retriever):
         wanted = [min(slots_of(self.tokens, n), n) for n in lengths]
         return FilterState(
             away=saved(self.home, [d.away for d in decided], [list(zip(row.k, row.v, strict=True)) for row in rows]),
-            fetched=jnp.zeros(len(rows), jnp.int32),
-            moved=jnp.zeros(len(rows), jnp.int32),
+            fetched=Counter.zeros(len(rows)),
+            moved=Counter.zeros(len(rows)),
             prompt=jnp.asarray(lengths, jnp.int32),
             wanted=jnp.asarray(wanted, jnp.int32),
             most=min(size_class(max(wanted)), max(row.k[0].shape[2] for row in rows)),
@@ -133,7 +134,7 @@ class FilterLayers(Retriever):
         wide = jnp.broadcast_to(slots[:, None], (*q.shape[:2], slots.shape[-1]))
         k, v = (state.away.take(kind, layer, wide) for kind in (0, 1))
         there = attend_rows(q, k, v, jnp.broadcast_to(count[:, None], q.shape[:2]))
-        return *together(there, here), cache.replace(retrieval=state.took(wide, q.shape[1] * count))
+        return *together(there, here), cache.replace(retrieval=state.took(wide, q.shape[1] * count, context.real))
 
     def _chosen(self, q: PyTree, cache: Cache, context: AttendContext) -> tuple[Int32[Array, "b m"], Int32[Array, " b"]]:
         """Which tokens of the prompt later layers read, ascending, and how many."""

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, is_everything, slots_of
+from kvjax.cache.counter import Counter
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, RawKeys
 from kvjax.placement import OnDevice, OnHost
@@ -52,8 +53,7 @@ class ShadowState(Fetching):
     def stack(states: list) -> "ShadowState":
         return states[0].replace(
             away=Elsewhere.stack([s.away for s in states]),
-            fetched=jnp.concatenate([s.fetched for s in states]),
-            moved=jnp.concatenate([s.moved for s in states]),
+            **{name: Counter.stack([getattr(s, name) for s in states]) for name in ("fetched", "moved")},
             shadows=tuple(_together(layers) for layers in zip(*(s.shadows for s in states), strict=True)),
             wanted=jnp.concatenate([s.wanted for s in states]),
             most=max(s.most for s in states),
@@ -136,8 +136,8 @@ class Landmarks(Retriever):
         wanted = [most if is_everything(self.tokens) else max(1, slots_of(self.tokens, n) // self.chunk) for n in lengths]
         return ShadowState(
             away=saved(self.home, [d.away for d in decided], [[(v,) for v in row.v] for row in rows]),
-            fetched=jnp.zeros(len(rows), jnp.int32),
-            moved=jnp.zeros(len(rows), jnp.int32),
+            fetched=Counter.zeros(len(rows)),
+            moved=Counter.zeros(len(rows)),
             shadows=tuple(_together([self._shadow(row, i) for row in rows]) if there else () for i, there in enumerate(some)),
             wanted=jnp.asarray(wanted, jnp.int32),
             most=max(1, min(-(-max(wanted) // 8) * 8, most)),
@@ -168,7 +168,7 @@ class Landmarks(Retriever):
         k = self._keys(mine, at.reshape(slots.shape), context.rope)
         there = attend_rows(q, k, state.away.take(0, context.layer, slots), count * self.chunk)
         asked = self.chunk * count.sum(-1, dtype=jnp.int32)
-        return *together(there, here), cache.replace(retrieval=state.took(slots, asked))
+        return *together(there, here), cache.replace(retrieval=state.took(slots, asked, context.real))
 
     def _chosen(self, q: Queries, mine: Shadow, state: ShadowState) -> tuple[Int32[Array, "b h k"], Int32[Array, "b h"]]:
         """Which landmarks each KV head reads, ascending, and how many."""

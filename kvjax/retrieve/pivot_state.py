@@ -2,10 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree, UInt8, UInt32
+from jaxtyping import Array, Bool, Float, Float32, Int32, Int64, PyTree, UInt8, UInt32
 
+from kvjax.cache.counter import Counter
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.placement import OnDevice
 from kvjax.types import size_class
@@ -44,8 +46,8 @@ class PivotState(RetrieverState):
     asked: UInt8[Array, "b m y"]
     pending: Bool[Array, "b p"]
     refreshes: Int32[Array, "b p"]
-    fetched: Int32[Array, " b"]
-    moved: Int32[Array, " b"]
+    fetched: Counter
+    moved: Counter
     trace: Float32[Array, "b p c"]
     windows: Int32[Array, " b"]
     host: OnDevice = struct.field(pytree_node=False)
@@ -57,14 +59,14 @@ class PivotState(RetrieverState):
         return 8 * self.reference.shape[-1]
 
     @property
-    def fetched_nbytes(self) -> Array:
+    def fetched_nbytes(self) -> Int64[np.ndarray, " b"]:
         """Bytes that went from the host to the device for each row, keys and values: 2 d b_e Σ L_m over all refreshes."""
-        return self.fetched * self.slot_nbytes
+        return self.fetched.total * self.slot_nbytes
 
     @property
-    def moved_nbytes(self) -> Array:
+    def moved_nbytes(self) -> Int64[np.ndarray, " b"]:
         """Bytes that a program moved for them: blocks of a fixed size come whole."""
-        return self.moved * self.slot_nbytes
+        return self.moved.total * self.slot_nbytes
 
     @property
     def elsewhere(self) -> PyTree:
@@ -149,7 +151,7 @@ def empty(
         k=store(), v=store(), offset=whole(b, m), room=whole(b, m), away=away, held=whole(b, p), base=whole(b),
         fresh=(), chosen=sets(b, w, p, y), steps=whole(b), reference=sets(b, p, y), asked=sets(b, m, y),
         pending=jnp.zeros((b, p), bool),
-        refreshes=whole(b, p), fetched=whole(b), moved=whole(b), windows=whole(b),
+        refreshes=whole(b, p), fetched=Counter.zeros(b), moved=Counter.zeros(b), windows=whole(b),
         trace=jnp.full((b, p, traced), jnp.nan, jnp.float32),
         host=host, slot_nbytes=2 * d * like.dtype.itemsize,
     )  # fmt: skip

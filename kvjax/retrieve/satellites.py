@@ -96,8 +96,8 @@ def deliver(cache: Cache, encode: Stored, clusters: Clusters, *, real: Bool[Arra
         asked=asked,
         pending=state.pending & ~real[:, None],
         refreshes=state.refreshes + (state.pending & real[:, None]),
-        fetched=state.fetched + none.at[order // many].add(picked),
-        moved=state.moved + none.at[order // many].add(-(-picked // _BLOCK) * _BLOCK),
+        fetched=state.fetched.plus(none.at[order // many].add(picked)),
+        moved=state.moved.plus(none.at[order // many].add(-(-picked // _BLOCK) * _BLOCK)),
     )
     return cache.replace(k=k, v=v, pos=pos, state=slot_state, retrieval=state)
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.budget import check_budget, slots_of
+from kvjax.cache.counter import Counter
 from kvjax.encoder import Encoder
 from kvjax.evidence import Need, SkewedQueries
 from kvjax.evidence.skewed_queries import turned
@@ -195,8 +196,8 @@ class Speculated(Retriever):
         cap = [min(slots_of(self.cap, n), n) for n in lengths]
         return SpeculatedState(
             away=saved(self.home, [d.away for d in decided], [list(zip(row.k, row.v, strict=True)) for row in rows]),
-            fetched=jnp.zeros(len(rows), jnp.int32),
-            moved=jnp.zeros(len(rows), jnp.int32),
+            fetched=Counter.zeros(len(rows)),
+            moved=Counter.zeros(len(rows)),
             partial=tuple(_together([self._partial(row, i) for row in rows]) if there else () for i, there in enumerate(some)),
             prompt=jnp.asarray(lengths, jnp.int32),
             cap=jnp.asarray(cap, jnp.int32),
@@ -225,7 +226,7 @@ class Speculated(Retriever):
         slots, count = (before.slots, before.count) if ready else self._guess(inputs.queries_of(before.x), mine, state, context)
         k, v = (state.away.take(kind, layer, slots, after=here) for kind in (0, 1))
         there = attend_rows(q, k, v, count)
-        return *together(there, here), cache.replace(retrieval=state.took(slots, count.sum(-1, dtype=jnp.int32)))
+        return *together(there, here), cache.replace(retrieval=state.took(slots, count.sum(-1, dtype=jnp.int32), context.real))
 
     def _ahead(self, inputs: AttentionInputs, cache: Cache, context: AttendContext) -> tuple[Cache, Int32[Array, ""]]:
         """The guess for the next layer, in `cache.passed`, and a number that is there once its reading has begun."""

@@ -18,6 +18,7 @@ from kvjax.stage import Retriever
 from kvjax.types import Function, Number
 
 PerQuery = Float32[Array, "b h g t n"]
+Pairs = Bool[Array, "b h g t n"]
 
 
 @struct.dataclass
@@ -65,7 +66,7 @@ class Renormalized:
 
 @struct.dataclass
 class Reading(RetrieverState):
-    """What queries have read so far, by layer and row.
+    """What queries of tokens have read so far, by layer and row.
 
     Attributes:
         picked: float32 [L, B], pairs of query head and slot whose index and weight were used.
@@ -79,12 +80,13 @@ class Reading(RetrieverState):
     def stack(states: list) -> "Reading":
         return jax.tree.map(lambda *x: jnp.concatenate(x, 1), *states)
 
-    def noted(self, layer: int, *, picked: Bool[Array, "b h g t n"], there: Bool[Array, "b h g t n"]) -> "Reading":
-        """With one more reading of a layer: pairs picked, and pairs there were."""
-        return Reading(
-            picked=self.picked.at[layer].add(picked.sum((1, 2, 3, 4)).astype(jnp.float32)),
-            seen=self.seen.at[layer].add(there.sum((1, 2, 3, 4)).astype(jnp.float32)),
-        )
+    def noted(self, layer: int, *, picked: Pairs, there: Pairs, real: Bool[Array, "b t"]) -> "Reading":
+        """With one more reading of a layer: pairs picked, and pairs there were, of the queries that are real."""
+
+        def counted(pairs: Pairs) -> Float32[Array, " b"]:
+            return (pairs & real[:, None, None, :, None]).sum((1, 2, 3, 4)).astype(jnp.float32)
+
+        return Reading(picked=self.picked.at[layer].add(counted(picked)), seen=self.seen.at[layer].add(counted(there)))
 
     @property
     def share(self) -> Float32[Array, "l b"]:
@@ -136,5 +138,5 @@ class TopP(Retriever):
         scores = context.encode.scores(inputs.q, cache, context)
         a, lse = self.heads(scores, self.tau)
         out = context.encode.weighted_sum(cache, context, self.weights(a), inputs.q.shape[-1])
-        read = cache.retrieval.noted(context.layer, picked=a > 0, there=scores > -jnp.inf)
+        read = cache.retrieval.noted(context.layer, picked=a > 0, there=scores > -jnp.inf, real=context.real)
         return out.astype(inputs.q.dtype), lse, cache.replace(retrieval=read)

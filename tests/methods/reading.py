@@ -72,4 +72,4 @@ def rows_are_solo(lm, policy) -> None:
         for several in (batch, stacked):
             np.testing.assert_array_equal(several.tokens[r], solo.tokens[0])
             np.testing.assert_array_equal(several.logits[r], solo.logits[0])
-            assert several.cache.retrieval.fetched[r] == solo.cache.retrieval.fetched[0]
+            assert several.cache.retrieval.fetched.total[r] == solo.cache.retrieval.fetched.total[0]

@@ -123,8 +123,8 @@ def test_bytes_are_where_they_are_said_to_be(lm, pre):
     assert [x.shape[2:] for x in state.tips] == [(0, tip), (96, tip), (96, tip)]
     assert cache.used_nbytes == 2 * n * cache.slot_nbytes
     out = kvjax.decode(lm, cache, chosen, max_new_tokens=steps, stop=())
-    assert 0 < out.cache.retrieval.fetched[0] <= steps * layers * 4 * 24
-    assert out.cache.retrieval.fetched_nbytes[0] == int(out.cache.retrieval.fetched[0]) * 26 * 4
+    assert 0 < out.cache.retrieval.fetched.total[0] <= steps * layers * 4 * 24
+    assert out.cache.retrieval.fetched_nbytes[0] == int(out.cache.retrieval.fetched.total[0]) * 26 * 4
     in_place = kvjax.compress(pre, policy())
     assert in_place.host_nbytes == 0 and (in_place.lengths == n).all()
 

@@ -100,7 +100,7 @@ def test_steps_are_the_transcriptions(lm, prompt, turn, skewed, whole):
 
     out = reading.same_as_written_out(lm, pre, chosen, rule)
     assert len(set(counts)) > 3 and max(counts) <= CAP
-    np.testing.assert_array_equal(out.cache.retrieval.fetched, [2 * sum(counts)])
+    np.testing.assert_array_equal(out.cache.retrieval.fetched.total, [2 * sum(counts)])
     np.testing.assert_array_equal(out.cache.retrieval.fetched_nbytes, [2 * sum(counts) * 2 * 16 * 4])
 
 
