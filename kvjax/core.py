@@ -9,6 +9,7 @@ whatever it keeps: nothing is read back, so that a user's own function may call
 under `jax.jit`, `jax.vmap` and `jax.grad`. The stages, the kernels and the step are those of the ordinary calls.
 
 - `jit`: `pre`, the policy's numbers and tables, and the parameters are data. The policy's types and sizes are static.
+  Numbers that evidence was recorded with (Keyformer's seed and temperature, FastGen's tokens to come) are taken to be the policy's.
 - `vmap`: over budgets, over any number of a stage, over parameters. A kernel of a CPU runs once for each.
 - `grad`: with respect to numbers of stages, parameters, and keys and values: attention over regions padded to `slots` has a
   derivative. What is discrete has none: which slots are kept, and which token is the most likely one. A number of a scorer moves a
@@ -161,11 +162,16 @@ def _slots_of(budget: Number, length: Int32[Array, "1"]) -> Int32[Array, "1"]:
 
 
 def _check(pre: Prefilled, policy: Policy) -> None:
-    """Raise ValueError for what this core does not do, and for what no core does."""
-    policy.check_stages()
+    """Raise ValueError for what this core does not do, for what no core does, and for evidence that is not there."""
+    check_stages(policy)
     lacking = ev.missing(pre.needs, policy.needs)
     if lacking:
         raise ValueError(f"the prefill did not record {', '.join(map(str, lacking))}: run kvjax.prefill(lm, ids, needs=policy)")
+
+
+def check_stages(policy: Policy) -> None:
+    """Raise ValueError for stages that this core does not do, or that do not go together."""
+    policy.check_stages()
     if policy.select.leaves:
         raise ValueError(f"{type(policy.select).__name__} lets tokens leave: use kvjax.prefill(lm, ids, streaming=policy)")
     if type(policy.retrieve).build is not Retriever.build:

@@ -197,6 +197,34 @@ def test_stages_that_do_not_go_together_are_refused_here_too(pre, policy, told):
         jax.jit(lambda budget: core.compress(pre, policy.replace(budget=budget), slots=96))(24)
 
 
+def taken(name: str) -> bool:
+    """Whether the core does a method."""
+    try:
+        core.check_stages(policy_of(name))
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", [name for name in kvjax.methods.names() if taken(name)])
+def test_the_policy_of_every_method_may_be_traced(lm, name):
+    """All its numbers are data."""
+    policy = policy_of(name, 12)
+    pre = kvjax.prefill(lm, ids_of(30, 1), needs=frozenset(need for need in policy.needs if not need.second_pass))
+    pre = kvjax.second_pass(lm, pre, policy)
+    assert jax.eval_shape(lambda policy: core.compress(pre, policy, slots=48).length, policy).shape == (3, 1, 2)
+
+
+def test_numbers_of_evidence_are_compared_where_they_are_known(pre):
+    one, other = (kvjax.evidence.AttentionStatistics(kvjax.evidence.Tempered(seed=seed)) for seed in (0, 1))
+    assert one.serves(one) and not one.serves(other) and one != other
+    assert not one.serves(kvjax.evidence.AttentionStatistics(kvjax.evidence.Tempered(seed=None)))
+    policy = policy_of("keyformer", 24)
+    want = core.compress(pre, policy, slots=96)
+    got = jax.jit(lambda policy: core.compress(pre, policy, slots=96))(policy)
+    np.testing.assert_array_equal(got.pos, want.pos)
+
+
 def test_evidence_that_is_not_there_is_named(lm):
     pre = kvjax.prefill(lm, ids_of(40), needs=kvjax.methods.full())
     with pytest.raises(ValueError, match="did not record ColumnSums"):

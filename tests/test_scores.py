@@ -1,14 +1,18 @@
 """Scorers against their slow transcriptions, on random keys, values and queries, padded rows included."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import kvjax
 from kvjax import evidence as ev
 from kvjax import score
+from kvjax.norms import norm
 from kvjax.score.expected import expected_mass, gaussian_logits, mean_rotation
-from kvjax.score.norm import norm
 from kvjax.view import LayerView
+from tests.conftest import ids_of
+from tests.crossings.stages import SCORERS
 from tests.reference import accumulated, attention, heads, key_diff, key_norm, pooling
 from tests.reference import expected_attention as expected
 from tests.reference import mean_rotation as rotations
@@ -192,3 +196,26 @@ def test_snapkv_worked_example():
 def test_pools_need_an_odd_kernel(pool, kernel):
     with pytest.raises(ValueError, match="odd kernel"):
         pool(kernel)
+
+
+@pytest.mark.parametrize("name", ["KeyNorm", "KeyDiff", "ExpectedAttention", "OwnDistanceSeries", "Pursuit", "ReferenceAttention"])
+def test_padding_has_a_derivative(lm, name):
+    """Rows of zeros, of which a norm is 0, behind 66 tokens."""
+    scorer = SCORERS[name]
+    pre = kvjax.prefill(lm, ids_of(66, 1), needs=scorer, chunk=64)
+    k, v = jax.tree.map(lambda x: x.at[:, :, 66:].set(0), (pre.rows[0].k, pre.rows[0].v))
+
+    def total(k, v):
+        u = kvjax.scores(pre.replace(rows=(pre.rows[0].replace(k=k, v=v),)), scorer)
+        return jnp.where(jnp.isfinite(u), u, 0.0).sum()
+
+    for slope in jax.tree.leaves(jax.jit(jax.grad(total, (0, 1)))(k, v)):
+        assert jnp.isfinite(slope).all()
+
+
+def test_norms_are_those_of_numpy_and_flat_at_zero():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 16)), jnp.float32)
+    np.testing.assert_array_equal(norm(x), jnp.linalg.norm(x, axis=-1))
+    assert norm(jnp.array([3.0, 4.0])) == 5 and norm(jnp.zeros(2)) == 0 and jnp.isnan(norm(jnp.array([jnp.nan])))
+    np.testing.assert_allclose(jax.grad(norm)(jnp.array([3.0, 4.0])), [0.6, 0.8], rtol=1e-6)
+    assert jax.grad(norm)(jnp.zeros(2)).tolist() == [0, 0]

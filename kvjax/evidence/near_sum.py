@@ -5,7 +5,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int32
 
 from kvjax.budget import whole_share
-from kvjax.evidence.reduce import PerKey, Rows, RowsAt, Sum
+from kvjax.evidence.reduce import PerKey, Rows, RowsAt, Sum, alike
 from kvjax.ranges import StaticShare
 from kvjax.types import Number
 
@@ -29,6 +29,9 @@ class NearSum(Sum):
     @property
     def key(self) -> str:
         return f"near_sum_{self.share}"
+
+    def __eq__(self, other: object) -> bool:
+        return alike(self, other)
 
     def __hash__(self) -> int:
         return hash(self.key)  # numbers may be traced

@@ -7,12 +7,13 @@ from flax import struct
 from jaxtyping import Array, Float, Float32
 
 from kvjax.evidence.need import Need, Shape, Tokens
+from kvjax.norms import root
 
 
 def pair_norms(x: Float[Array, "... d"]) -> Float32[Array, "... half"]:
     """|x_f + i x_{f + d/2}|."""
     halves = x.astype(jnp.float32).reshape(*x.shape[:-1], 2, x.shape[-1] // 2)
-    return jnp.sqrt((halves * halves).sum(-2))
+    return root((halves * halves).sum(-2))
 
 
 @struct.dataclass

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
-from kvjax.evidence.reduce import PerKey, Rows, RowsAt, Sum
+from kvjax.evidence.reduce import PerKey, Rows, RowsAt, Sum, alike
 from kvjax.kernels.softmax import softmax
 from kvjax.noise import gumbel_at
 from kvjax.types import Layer, Number
@@ -33,6 +33,9 @@ class Tempered(Sum):
     slope: Number = 0.01
     layer: Number = 0
     end: Number = 2.0
+
+    def __eq__(self, other: object) -> bool:
+        return alike(self, other)
 
     def __hash__(self) -> int:
         return hash(self.key)  # numbers may be traced

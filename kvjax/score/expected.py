@@ -7,8 +7,8 @@ from jaxtyping import Array, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, QueryMoments
 from kvjax.kernels.quadratic_forms import quadratic_forms
+from kvjax.norms import norm
 from kvjax.ranges import NonNegative, Whole
-from kvjax.score.norm import norm
 from kvjax.stage import Scorer
 from kvjax.types import Keys, Mask, Scores
 from kvjax.view import LayerView
@@ -26,9 +26,7 @@ def mean_rotation(rope, start: Int32[Array, " b"], future: int) -> Float32[Array
     return c[..., :, None] * jnp.eye(2 * half) + s[..., :, None] * turn
 
 
-def gaussian_logits(
-    k: Keys, mu: Float32[Array, "b h g d"], sigma: Float32[Array, "b h g d d"] | None
-) -> Float32[Array, "b h g n"]:
+def gaussian_logits(k: Keys, mu: Float32[Array, "b h g d"], sigma: Float32[Array, "b h g d d"] | None) -> Float32[Array, "b h g n"]:
     """log E exp(q k / sqrt(d)) for q ~ N(mu, sigma): k·mu/sqrt(d) + k' sigma k / (2 d)."""
     d = k.shape[-1]
     mean = mu / jnp.sqrt(jnp.float32(d))

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from kvjax.evidence import Evidence
+from kvjax.norms import norm
 from kvjax.stage import Scorer
 from kvjax.types import Keys, Mask, Scores
 from kvjax.view import LayerView
@@ -11,8 +12,7 @@ from kvjax.view import LayerView
 
 def unit(x, eps: float = 1e-12):
     """x / max(||x||, eps) in float32."""
-    x = x.astype(jnp.float32)
-    return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), eps)
+    return x.astype(jnp.float32) / jnp.maximum(norm(x, keepdims=True), eps)
 
 
 def key_difference(k: Keys, valid: Mask) -> Scores:

@@ -5,8 +5,8 @@ from flax import struct
 
 from kvjax.evidence import Evidence, Need
 from kvjax.evidence.chunk_attention import ChunkAttention
+from kvjax.norms import norm
 from kvjax.ranges import Size
-from kvjax.score.norm import norm
 from kvjax.score.pool import AvgPool
 from kvjax.stage import Scorer
 from kvjax.types import Function, Mask, Scores

@@ -1,17 +1,12 @@
 """Norms of keys and values as scores."""
 
-import jax.numpy as jnp
 from flax import struct
 
 from kvjax.evidence import Evidence
+from kvjax.norms import norm
 from kvjax.stage import Scorer
 from kvjax.types import Scores
 from kvjax.view import LayerView
-
-
-def norm(x):
-    """L2 norm over the head dimension in float32: a 16-bit norm would tie most slots."""
-    return jnp.linalg.norm(x.astype(jnp.float32), axis=-1)
 
 
 @struct.dataclass

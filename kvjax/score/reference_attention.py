@@ -8,6 +8,7 @@ from jaxtyping import Array, Float32, Int32
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.select_top import ordered
 from kvjax.least_squares import least_squares
+from kvjax.norms import root
 from kvjax.ranges import Size
 from kvjax.reference_queries import Seen, by_head, look, recorded
 from kvjax.score.pool import NoPool
@@ -24,7 +25,7 @@ class RootMeanSquare:
     """sqrt(mean_i p_i²)."""
 
     def __call__(self, seen: Seen) -> Float32[Array, " n"]:
-        return jnp.sqrt((seen.p * seen.p).sum(0) / jnp.maximum(seen.real.sum(), 1))
+        return root((seen.p * seen.p).sum(0) / jnp.maximum(seen.real.sum(), 1))
 
 
 @struct.dataclass
@@ -104,7 +105,7 @@ class Pursuit(Scorer):
 def chosen(seen: Seen, valid: Array, *, most: int, picks: int, refit: int, normalised: bool) -> Int32[Array, " m"]:
     """The first `most` keys of the pursuit, in order."""
     n, place = valid.shape[0], jnp.arange(most, dtype=jnp.int32)
-    norm = jnp.maximum(jnp.linalg.norm(seen.e, axis=0), 1e-30) if normalised else 1.0
+    norm = jnp.maximum(root((seen.e * seen.e).sum(0)), 1e-30) if normalised else 1.0
 
     def one(r, state):
         order, b, count, taken = state

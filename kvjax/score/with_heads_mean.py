@@ -1,9 +1,9 @@
 """Each head's scores, and the mean of its layer's heads on top (KVCompose)."""
 
-import jax.numpy as jnp
 from flax import struct
 
 from kvjax.evidence import Evidence
+from kvjax.norms import norm
 from kvjax.score.around import Around
 from kvjax.score.reconstruction import Reconstruction
 from kvjax.stage import Scorer
@@ -27,5 +27,5 @@ class WithHeadsMean(Around):
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         u = self.score_of.score(view, evidence)
         if self.value_norm:
-            u = u * jnp.linalg.norm(view.v.astype(jnp.float32), axis=-1)
+            u = u * norm(view.v)
         return u + u.mean(1, keepdims=True)
