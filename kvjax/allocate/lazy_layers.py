@@ -49,7 +49,9 @@ class LazyLayers(Allocator):
         return frozenset({WindowQueries(1)})
 
     def measure(self, view: LayerView, evidence: Evidence) -> Float32[Array, " b"]:
-        p = window_scores(evidence.window_queries(1), view.k, pos=view.pos, valid=view.valid, length=evidence.length)
+        p = window_scores(
+            evidence.window_queries(1), view.k, pos=view.pos, valid=view.valid, length=evidence.length, window=evidence.window
+        )
         return mass_at_ends(p, view.pos, evidence.length, sinks=self.sinks, recent=self.recent)
 
     def __call__(self, ranking: Ranking, mean_budget: Int32[Array, " b"]) -> Int32[Array, "l b h"]:

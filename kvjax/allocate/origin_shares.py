@@ -32,9 +32,7 @@ def log_quality(
     return sum(jnp.log(jnp.maximum(x, tiny)) / y for x, y in zip(parts, t, strict=True))
 
 
-def origin_slots(
-    log_oq: Float32[Array, "l b"], room: Number, most: Int32[Array, "l b"]
-) -> Int32[Array, "l b"]:
+def origin_slots(log_oq: Float32[Array, "l b"], room: Number, most: Int32[Array, "l b"]) -> Int32[Array, "l b"]:
     """round(OQ_l / max OQ · (C - W)) in 0 .. min(C - W, n - W); halves to the even number."""
     share = jnp.exp(log_oq - log_oq.max(0))
     return jnp.clip(jnp.round(share * room).astype(jnp.int32), 0, jnp.minimum(room, most))
@@ -67,7 +65,7 @@ class OriginShares(Allocator):
 
     def measure(self, view: LayerView, evidence: Evidence) -> Float32[Array, " b"]:
         q, length = evidence.window_queries(self.window), evidence.length
-        p = window_rows(q, view.k, pos=view.pos, valid=view.valid, length=length)
+        p = window_rows(q, view.k, pos=view.pos, valid=view.valid, length=length, window=evidence.window)
         real, before = real_rows(length, self.window), before_window(view, length, self.window)
         parts = *entropy_and_variance(p, real, before), kurtosis(p, real, before)
         return log_quality(parts, (self.t1, self.t2, self.t3))

@@ -77,7 +77,7 @@ class LayerPreference(Allocator):
 
     def measure(self, view: LayerView, evidence: Evidence) -> Float32[Array, " b"]:
         q, length = evidence.window_queries(self.window), evidence.length
-        p = window_rows(q, view.k, pos=view.pos, valid=view.valid, length=length)
+        p = window_rows(q, view.k, pos=view.pos, valid=view.valid, length=length, window=evidence.window)
         found = entropy_and_variance(p, real_rows(length, self.window), before_window(view, length, self.window))
         return log_preference(*found, tau1=self.tau1, tau2=self.tau2)
 

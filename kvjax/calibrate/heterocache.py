@@ -30,7 +30,9 @@ def last_rows(pre: Prefilled) -> Float32[Array, "l h n"]:
     (row,), rows = pre.rows, []
     for k, seen in zip(row.k, row.evidence, strict=True):
         n = jnp.broadcast_to(jnp.arange(k.shape[2], dtype=jnp.int32), k.shape[:3])
-        a = window_scores(seen.window_queries(1), k, pos=n, valid=n < row.length[:, None, None], length=row.length)
+        a = window_scores(
+            seen.window_queries(1), k, pos=n, valid=n < row.length[:, None, None], length=row.length, window=seen.window
+        )
         rows.append(a[0].mean(1))
     return jnp.stack(rows)[..., : pre.lengths[0]]
 

@@ -30,6 +30,7 @@ from kvjax.evidence.record import (
     of_layer,
     of_model,
     ordered,
+    reach,
     restrict,
     union,
 )
@@ -47,5 +48,5 @@ __all__ = [
     "OverPrompt", "PerToken", "Probed", "ProjectedValueNorm", "ProjectedValueSizes", "QueryMax", "QueryMoments", "QuerySpread",
     "RawKeys", "RelativeAttention", "ResidualCosine", "STANDARD", "Shape", "SkewedQueries", "Surprisal", "Tempered", "TokenIn",
     "Tokens", "WindowQueries", "concatenate", "empty", "folded", "merge_moments", "missing", "observe", "of_layer", "of_model",
-    "of_output", "ordered", "restrict", "union",
+    "of_output", "ordered", "reach", "restrict", "union",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Float32, Int32, PyTree
 
@@ -28,11 +29,14 @@ class Evidence:
         data: one entry for each recorded need, by its key.
         length: int32 [b], tokens of text seen so far; the next query stands at this position.
         rope: the model's rotary embedding, for scorers that reason about queries at other positions.
+        window: int32 [b], the layer's sliding window; far beyond every text for layers without one beside layers that have one,
+            None where no layer has.
     """
 
     data: dict[str, object]
     length: Int32[Array, " b"]
     rope: Rope | None = struct.field(pytree_node=False)
+    window: Int32[Array, " b"] | None = None
 
     def of(self, need: Need) -> PyTree:
         """What was recorded for a need."""
@@ -59,10 +63,17 @@ class Evidence:
         return self.data[HiddenStates().key]
 
 
-def empty(needs: Iterable[Need], shape: Shape, rope: Rope | None) -> Evidence:
-    """Evidence before the first token."""
+def empty(needs: Iterable[Need], shape: Shape, rope: Rope | None, window: int | None = None) -> Evidence:
+    """Evidence before the first token; the window is of `reach`."""
     data = {need.key: need.empty(shape) for need in needs}
-    return Evidence(data=data, length=jnp.zeros(shape.b, jnp.int32), rope=rope)
+    reached = None if window is None else jnp.full(shape.b, window, jnp.int32)
+    return Evidence(data=data, length=jnp.zeros(shape.b, jnp.int32), rope=rope, window=reached)
+
+
+def reach(windows: Sequence[int | None], layer: int) -> int | None:
+    """A layer's sliding window as a number, so that all layers share programs; None where no layer has one."""
+    far = np.iinfo(np.int32).max
+    return None if set(windows) <= {None} else far if windows[layer] is None else windows[layer]
 
 
 def ordered(needs: Iterable[Need]) -> tuple[Need, ...]:

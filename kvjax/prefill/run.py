@@ -121,7 +121,8 @@ def layer_buffers(
 ) -> tuple[Keys, Values, ev.Evidence]:
     """Empty keys, values and evidence for one layer of one prompt of bucket n."""
     shape, size = (1, decoder.heads, n, decoder.head_dim), shape_of(decoder, n, dtype)
-    return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), ev.empty(ev.of_layer(needs, layer), size, decoder.rope)
+    found = ev.empty(ev.of_layer(needs, layer), size, decoder.rope, ev.reach(decoder.windows, layer))
+    return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), found
 
 
 def buffers(decoder: Decoder, n: int, dtype: DTypeLike, needs: Iterable[ev.Need]) -> tuple[list, list, list[ev.Evidence]]:

@@ -42,5 +42,7 @@ class LastQuery(Scorer):
         return frozenset({WindowQueries(1)})
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
-        a = window_scores(evidence.window_queries(1), view.k, pos=view.pos, valid=view.valid, length=evidence.length)
+        a = window_scores(
+            evidence.window_queries(1), view.k, pos=view.pos, valid=view.valid, length=evidence.length, window=evidence.window
+        )
         return self.heads(self.pool(a))

@@ -38,5 +38,5 @@ class LevelledWindow(Scorer):
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         q = evidence.window_queries(self.window)
-        p = window_rows(q, view.k, pos=view.pos, valid=view.valid, length=evidence.length)
+        p = window_rows(q, view.k, pos=view.pos, valid=view.valid, length=evidence.length, window=evidence.window)
         return levelled(p, real_rows(evidence.length, self.window), evidence.length)

@@ -37,7 +37,7 @@ class MeanAndVariance(Scorer):
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         q, length = evidence.window_queries(self.window), evidence.length
-        p = window_rows(q, view.k, pos=view.pos, valid=view.valid, length=length)
+        p = window_rows(q, view.k, pos=view.pos, valid=view.valid, length=length, window=evidence.window)
         mean, variance = mean_and_variance(p, real_rows(length, self.window))
         before = before_window(view, length, self.window)
         u = jnp.where(before[:, :, None], mean + self.gamma * variance, 0.0)

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.kernels.window_scores import sees
 from kvjax.ranges import NonNegative, Size
 from kvjax.stage import Scorer
 from kvjax.types import Keys, Mask, Number, Positions, Scores
@@ -30,10 +31,12 @@ def exponentials(q: Float[Array, "b h g w d"], k: Keys, sees: Bool[Array, "b h w
     return jnp.swapaxes(jnp.where(sees, e, 0.0), 2, 3)
 
 
-def visible(pos: Positions, valid: Mask, length: Int32[Array, " b"], w: int) -> Bool[Array, "b h w n"]:
+def visible(
+    pos: Positions, valid: Mask, length: Int32[Array, " b"], w: int, window: Int32[Array, " b"] | None = None
+) -> Bool[Array, "b h w n"]:
     """Which slots each of the last w queries of a text of `length` tokens sees; a query before the text sees none."""
-    at = (length[:, None] - w + jnp.arange(w, dtype=jnp.int32))[:, None, :, None]
-    return valid[:, :, None] & (at >= 0) & (pos[:, :, None] <= at)
+    at = length[:, None] - w + jnp.arange(w, dtype=jnp.int32)
+    return sees(pos, valid, at, window)[:, :, 0] & (at >= 0)[:, None, :, None]
 
 
 def weighted(recent: Float32[Array, "*x w"], newest: Number) -> Float32[Array, "*x"]:
@@ -62,7 +65,7 @@ class RawMass(Scorer):
 
     def observe(self, view: LayerView, evidence: Evidence) -> Masses:
         old, w = view.state, self.window
-        seen = visible(view.pos, view.valid, evidence.length, w)
+        seen = visible(view.pos, view.valid, evidence.length, w, evidence.window)
         fresh = exponentials(evidence.window_queries(w), view.k, seen)
         first = jnp.zeros_like(evidence.length) if view.since is None else view.since
         new = evidence.length - first

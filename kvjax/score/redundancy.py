@@ -7,6 +7,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.evidence import Evidence, Need, WindowQueries
+from kvjax.kernels.window_scores import sees
 from kvjax.ranges import Share, Size
 from kvjax.score.geometry import unit
 from kvjax.score.pool import MaxPool
@@ -69,10 +70,17 @@ def redundancy(k: Keys, valid: Mask, *, tau: Number, forgive: Function) -> Score
     return jax.nn.softmax(jnp.where(valid, means, jnp.finfo(jnp.float32).min), -1)
 
 
-def older_attention(q: Float[Array, "b h g w d"], k: Keys, older: Mask, *, pool: Function) -> Scores:
-    """u_a = pool(mean_w softmax(max_g q k / sqrt(d))) over the tokens before the window, which alone take part; -inf elsewhere."""
+def older_attention(
+    q: Float[Array, "b h g w d"], k: Keys, older: Mask, *, pool: Function, seen: Bool[Array, "b h w n"] | None = None
+) -> Scores:
+    """u_a = pool(mean_w softmax(max_g q k / sqrt(d))) over the tokens before the window, which alone take part; -inf elsewhere.
+
+    `seen`: those of them that each query sees, None for all.
+    """
     z = jnp.einsum("bhgwd,bhnd->bhgwn", q, k, preferred_element_type=jnp.float32).max(2) / jnp.sqrt(jnp.float32(k.shape[-1]))
-    p = jax.nn.softmax(jnp.where(older[:, :, None], z, jnp.finfo(jnp.float32).min), -1).mean(2)
+    among = older[:, :, None] if seen is None else older[:, :, None] & seen
+    p = jax.nn.softmax(jnp.where(among, z, jnp.finfo(jnp.float32).min), -1)
+    p = p.mean(2) if seen is None else jnp.where(among, p, 0.0).mean(2)  # a query may see none of them
     return pool(jnp.where(older, p, -jnp.inf))
 
 
@@ -106,6 +114,14 @@ class Redundancy(Scorer):
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         older = view.valid & (view.pos < (view.length - self.window)[:, None, None])
-        u_a = older_attention(evidence.window_queries(self.window), view.k, older, pool=self.pool)
+        q, seen = evidence.window_queries(self.window), self._seen(view, evidence)
+        u_a = older_attention(q, view.k, older, pool=self.pool, seen=seen)
         u_r = redundancy(view.k, view.valid, tau=self.tau, forgive=self.forgive)
         return jnp.where(older, mixed(jnp.where(older, u_a, 0.0), u_r, self.weight), 0.0)  # λ · -inf has no slope
+
+    def _seen(self, view: LayerView, evidence: Evidence) -> Bool[Array, "b h w n"] | None:
+        """What each query sees where layers have sliding windows."""
+        if evidence.window is None:
+            return None
+        at = evidence.length[:, None] - self.window + jnp.arange(self.window, dtype=jnp.int32)
+        return sees(view.pos, view.valid, at, evidence.window)[:, :, 0]

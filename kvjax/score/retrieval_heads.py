@@ -22,13 +22,14 @@ def head_scores(mass: Float32[Array, "b r n"], before: Bool[Array, "b r n"], poo
 
 
 def mass_of_heads(
-    q: Float[Array, "b h g w d"], k: Keys, heads: Integer[Array, " r"], *, pos: Positions, valid: Mask, length: Int32[Array, " b"]
-) -> Float32[Array, "b r n"]:
+    q: Float[Array, "b h g w d"], k: Keys, heads: Integer[Array, " r"], *, pos: Positions, valid: Mask, length: Int32[Array, " b"],
+    window: Int32[Array, " b"] | None = None,
+) -> Float32[Array, "b r n"]:  # fmt: skip
     """Σ_w a: what the window's queries of the query heads `heads` attend to, each over the keys of its own KV head heads // g."""
     b, h, g, w, d = q.shape
     owner = heads // g
     q = q.reshape(b, h * g, w, d)[:, heads][:, :, None]
-    return window_scores(q, k[:, owner], pos=pos[:, owner], valid=valid[:, owner], length=length)[:, :, 0]
+    return window_scores(q, k[:, owner], pos=pos[:, owner], valid=valid[:, owner], length=length, window=window)[:, :, 0]
 
 
 def by_position(
@@ -90,7 +91,7 @@ class RetrievalHeads(Scorer):
         q = evidence.window_queries(self.window)
         heads, where = jnp.asarray(self.heads), dict(pos=view.pos, valid=view.valid)
         owner = heads // q.shape[2]
-        mass = mass_of_heads(q, view.k, heads, length=evidence.length, **where)
+        mass = mass_of_heads(q, view.k, heads, length=evidence.length, window=evidence.window, **where)
         before = view.valid & (view.pos < (evidence.length - self.window)[:, None, None])
         p = head_scores(mass, before[:, owner], self.pool)
         slots = jnp.where(view.valid, view.pos, -1)

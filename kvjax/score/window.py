@@ -41,7 +41,7 @@ class WindowAttention(Scorer):
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         q = evidence.window_queries(self.window)
-        mass = window_scores(q, view.k, pos=view.pos, valid=view.valid, length=evidence.length)
+        mass = window_scores(q, view.k, pos=view.pos, valid=view.valid, length=evidence.length, window=evidence.window)
         mean = mass / jnp.minimum(evidence.length, self.window)[:, None, None, None]
         apart = self.window if self.apart is None else self.apart
         before = before_window(view, evidence.length, apart)

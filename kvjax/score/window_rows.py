@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.kernels.softmax import softmax
+from kvjax.kernels.window_scores import sees
 from kvjax.types import Keys, Mask, Positions
 from kvjax.view import LayerView
 
@@ -13,16 +14,19 @@ Rows = Float32[Array, "b h g w n"]
 Real = Bool[Array, "b w"]
 
 
-def window_rows(q: Float[Array, "b h g w d"], k: Keys, *, pos: Positions, valid: Mask, length: Int32[Array, " b"]) -> Rows:
+def window_rows(
+    q: Float[Array, "b h g w d"], k: Keys, *, pos: Positions, valid: Mask, length: Int32[Array, " b"],
+    window: Int32[Array, " b"] | None = None,
+) -> Rows:  # fmt: skip
     """p_ij = softmax_j(q_i k_j / sqrt(d)) of the last w queries of a text of `length` tokens; 0 where a query sees no slot.
 
-    Query i stands at position length - w + i. Holds w·n numbers a query head.
+    Query i stands at position length - w + i, and sees the last `window` positions up to its own, None for all. Holds w·n numbers a
+    query head.
     """
     w, d = q.shape[3:]
     z = jnp.einsum("bhgwd,bhnd->bhgwn", q, k, preferred_element_type=jnp.float32) / math.sqrt(d)
     at = length[:, None] - w + jnp.arange(w, dtype=jnp.int32)
-    sees = valid[:, :, None, None] & (pos[:, :, None, None] <= at[:, None, None, :, None])
-    return softmax(jnp.where(sees, z, -jnp.inf))
+    return softmax(jnp.where(sees(pos, valid, at, window), z, -jnp.inf))
 
 
 def real_rows(length: Int32[Array, " b"], w: int) -> Real:

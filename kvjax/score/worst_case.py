@@ -91,5 +91,5 @@ class WorstCase(Scorer):
 
     def _rows(self, view: LayerView, evidence: Evidence) -> Float32[Array, "b h g w n"]:
         q, length = evidence.window_queries(self.window), evidence.length
-        p = window_rows(q, view.k, pos=view.pos, valid=view.valid, length=length)
+        p = window_rows(q, view.k, pos=view.pos, valid=view.valid, length=length, window=evidence.window)
         return jnp.where(real_rows(length, self.window)[:, None, None, :, None], p, 0.0)

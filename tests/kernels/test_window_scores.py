@@ -35,12 +35,14 @@ def make(lengths, n, h, g, w, d, dtype="float32", seed=0):
     return [jnp.asarray(x, dtype) for x in (q, k)], {name: jnp.asarray(x) for name, x in where.items()}
 
 
-def wanted(q, k, pos, valid, length):
+def wanted(q, k, pos, valid, length, window=None):
     """Sums query by query."""
     q, k, pos, valid = np.asarray(q, np.float64), np.asarray(k, np.float64), np.asarray(pos), np.asarray(valid)
     out = np.zeros((*q.shape[:3], k.shape[2]))
     for b, h, g, i in np.ndindex(q.shape[:4]):
-        seen = np.flatnonzero(valid[b, h] & (pos[b, h] <= int(length[b]) - q.shape[3] + i))
+        at = int(length[b]) - q.shape[3] + i
+        near = True if window is None else pos[b, h] > at - int(window[b])
+        seen = np.flatnonzero(valid[b, h] & (pos[b, h] <= at) & near)
         out[b, h, g, seen] += oracle.softmax_row(q[b, h, g, i], k[b, h, seen], k[b, h, seen])[2]
     return out
 
@@ -55,6 +57,27 @@ def check(got, qk, where, dtype):
 def test_matches_float64(impl, case, dtype):
     qk, where = make(*CASES[case], dtype)
     check(window_scores(*qk, **where, impl=impl), qk, where, dtype)
+
+
+@pytest.mark.parametrize("impl", [*api.IMPLEMENTATIONS, None])
+@pytest.mark.parametrize("case", ["shorter than the window", "one query", "no multiple of a block", "whole blocks"])
+def test_sliding_windows_end_what_a_query_sees(impl, case):
+    """Rows of one batch may have different ones; INT_MAX is none."""
+    qk, where = make(*CASES[case])
+    b, far = len(where["length"]), np.iinfo(np.int32).max
+    for windows in ([3, 1], [17, far]):
+        window = jnp.asarray(windows[:b], jnp.int32)
+        got = window_scores(*qk, **where, window=window, impl=impl)
+        close(got, wanted(*qk, **where, window=window), "float32")
+    none = window_scores(*qk, **where, impl=impl)
+    close(window_scores(*qk, **where, window=jnp.full(b, far, jnp.int32), impl=impl), none, "float32")
+
+
+@pytest.mark.usefixtures("native")
+def test_sliding_windows_are_left_to_xla():
+    qk, where = make((40,), 40, 2, 2, 16, 8)
+    with pytest.raises(ValueError, match="takes no sliding windows"):
+        window_scores(*qk, **where, window=jnp.array([8]), impl="native")
 
 
 #: Windows that have enough rows for the kernel in C++: lengths of the rows, slots, h, g, w, d

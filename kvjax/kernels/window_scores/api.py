@@ -18,6 +18,7 @@ def window_scores(
     pos: Int32[Array, "b h n"],
     valid: Bool[Array, "b h n"],
     length: Int32[Array, " b"],
+    window: Int32[Array, " b"] | None = None,
     impl: str | None = None,
 ) -> Float32[Array, "b h g n"]:
     """Attention each slot gets from the last w queries of a text of length[b] tokens, summed over these queries.
@@ -30,7 +31,8 @@ def window_scores(
         k: keys in any order, rotated; rows that are not valid may hold anything, NaN included.
         pos: position of each slot's token.   valid: which slots hold one.
         length: tokens of text so far; data, as are pos and valid.
-        impl: a key of IMPLEMENTATIONS or "native" (CPU); None chooses by platform.
+        window: the layer's sliding window, by row: query i sees the last `window` positions up to its own; None for all.
+        impl: a key of IMPLEMENTATIONS or "native" (CPU, without sliding windows); None chooses by platform.
 
     Returns:
         Sums in float32, 0 where not valid; divided by min(w, length) they are means. With w = 1: the query's probabilities.
@@ -43,7 +45,9 @@ def window_scores(
     Staats, 2021, section 2.
     """
     _check(q, k, pos, valid, length)
-    return _OPERATION.call(impl, "scores", q, k, pos, valid, length)
+    if window is not None and window.shape != length.shape:
+        raise ValueError(f"a sliding window is a number for each row, {length.shape}; got {window.shape}")
+    return _OPERATION.call(impl, "scores", q, k, pos, valid, length, *(() if window is None else (window,)))
 
 
 def _check(q, k, pos, valid, length) -> None:

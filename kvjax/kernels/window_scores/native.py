@@ -11,7 +11,8 @@ FEWEST_ROWS = 16
 
 def refuses(q, k, *rest) -> str | None:
     """Why these operands are not for this implementation, or None."""
-    del rest
+    if len(rest) > 3:
+        return "takes no sliding windows"
     if q.shape[2] * q.shape[3] < FEWEST_ROWS:
         return f"takes {FEWEST_ROWS} query rows a KV head or more, got {q.shape[2]} x {q.shape[3]}"
     found = {str(q.dtype), str(k.dtype)}

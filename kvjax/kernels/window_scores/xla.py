@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float32
 
+from .mask import sees
+
 #: Below every score, and finite: exp(-inf - LOW) is 0 and not NaN.
 LOW = float(jnp.finfo(jnp.float32).min)
 
@@ -30,9 +32,9 @@ class Config:
 
 
 @partial(jax.jit, static_argnames=("config",))
-def scores(q, k, pos, valid, length, *, config: Config = Config()) -> Float32[Array, "b h g n"]:
+def scores(q, k, pos, valid, length, window=None, *, config: Config = Config()) -> Float32[Array, "b h g n"]:
     """See `api.window_scores`."""
-    products, n = partial(_products, q, k, pos, valid, length), k.shape[2]
+    products, n = partial(_products, q, k, pos, valid, length, window), k.shape[2]
     block = config.block(math.prod(q.shape[:-1]), n)
     whole, rest = n - n % block, n % block
     high, total = _denominators(products, q.shape[:-1], block, whole, rest)
@@ -60,7 +62,7 @@ def _denominators(products, rows: tuple[int, ...], block: int, whole: int, rest:
     return high, jnp.maximum(total, jnp.finfo(jnp.float32).tiny)
 
 
-def _products(q, k, pos, valid, length, first, size: int) -> Float32[Array, "b h g w size"]:
+def _products(q, k, pos, valid, length, window, first, size: int) -> Float32[Array, "b h g w size"]:
     """Scaled products with keys first .. first + size - 1, -inf where a query does not see the slot."""
     w, d = q.shape[3:]
 
@@ -69,5 +71,4 @@ def _products(q, k, pos, valid, length, first, size: int) -> Float32[Array, "b h
 
     z = jnp.einsum("bhgwd,bhnd->bhgwn", q, part(k), preferred_element_type=jnp.float32) / math.sqrt(d)
     at = length[:, None] - w + jnp.arange(w)
-    sees = part(valid)[:, :, None, None, :] & (part(pos)[:, :, None, None, :] <= at[:, None, None, :, None])
-    return jnp.where(sees, z, -jnp.inf)
+    return jnp.where(sees(part(pos), part(valid), at, window), z, -jnp.inf)
