@@ -10,11 +10,13 @@ from flax import struct
 
 import kvjax
 from kvjax.decode.evict import group
-from kvjax.evidence import ColumnSums
+from kvjax.encode import Absolute, InCache, Unrotated
+from kvjax.evidence import AttentionStatistics, ColumnSums
+from kvjax.evidence.reduce import Sum
 from kvjax.score import AccumulatedAttention, AllMean, NoPool, Recency, WindowAttention
 from kvjax.select import TopK
 from kvjax.stage import Scorer
-from tests.conftest import ids_of
+from tests.conftest import ids_of, windowed
 from tests.reference import streaming
 
 PROMPT, STEPS, BUDGET = 40, 24, 16
@@ -174,6 +176,50 @@ def test_layers_cut_one_by_one_are_cut_as_all_at_once(name, lm, monkeypatch):
     one_by_one = run(lm.replace(decoder=decoder), ids, policy)
     for x, y in zip(jax.tree.leaves(all_at_once), jax.tree.leaves(one_by_one), strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@struct.dataclass
+class Disagreeing(Sum):
+    """How often a query is said to see a key that it gives nothing, or gives something to a key it is said not to see."""
+
+    key = "disagreeing"
+
+    def of_rows(self, p, positions, visible):
+        del positions
+        return (visible != (p > 0)).sum(3).astype(jnp.float32)
+
+
+@struct.dataclass
+class Counted(Scorer):
+    """Recent tokens and some others stay; what is kept by slot is `Disagreeing`."""
+
+    needs = frozenset({AttentionStatistics(Disagreeing())})
+
+    def init(self, shape):
+        return jnp.zeros(shape, jnp.float32)
+
+    def observe(self, view, evidence):
+        return view.state + evidence.of(AttentionStatistics(Disagreeing())).sum(2)
+
+    def score(self, view, evidence):
+        return jnp.where(view.pos % 3 == 0, view.pos, -1).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("positions", [InCache(), Unrotated(), Absolute()], ids=repr)
+@pytest.mark.parametrize("block", [1, 4])
+def test_what_a_query_sees_is_what_it_attends_to(lm, positions, block):
+    """In layers with sliding windows, which count ranks where positions are ranks."""
+    mixed = windowed(lm, (None, 8, 5))
+    policy = kvjax.Policy(
+        score=Counted(),
+        select=kvjax.select.TopK(recent=3),
+        when=kvjax.Every(1),
+        budget=12,
+        encode=kvjax.encode.Stored(positions=positions),
+    )
+    cache = kvjax.compress(kvjax.prefill(mixed, ids_of(40, 1), needs=policy), policy)
+    cache = kvjax.extend(mixed, cache, ids_of(16, 2), policy, block=block).cache
+    assert not cache.state.score.any()
 
 
 @pytest.mark.parametrize("step", ["one by one", "many at a time"])

@@ -149,14 +149,18 @@ class StepBlock:
         return reduction.of_rows_at(self.rows(), queries, self._visible(queries, keys), where)
 
     def _visible(self, queries: Int32[Array, "b t"], keys: Int32[Array, "b h n"]) -> Bool[Array, "b h g t n"]:
-        """Which slots the step's real tokens see."""
+        """Which slots the step's real tokens see; a sliding window counts places, as attention does."""
         slots = jnp.arange(self.reader.padded_slots, dtype=jnp.int32)
         used = self._by_slot(slots < self.cache.length[self.layer][..., None])
         real = queries < (self.offset + self.count)[:, None]
         at, seen = queries[:, None, None, :, None], keys[:, :, None, None]
-        far = jnp.iinfo(jnp.int32).max
+        visible = used[:, :, None, None] & real[:, None, None, :, None] & (seen <= at)
+        positions, far = self.reader.encode.positions, jnp.iinfo(jnp.int32).max
+        if positions.at_reading and any(self.reader.windows):
+            places, now = positions.places(keys, used, queries)
+            at, seen = now[:, :, None, :, None], places[:, :, None, None]
         window = jnp.asarray([far if w is None else w for w in self.reader.windows], jnp.int32)[self.layer]
-        visible = used[:, :, None, None] & real[:, None, None, :, None] & (seen <= at) & (at - seen < window)
+        visible &= at - seen < window
         return jnp.broadcast_to(visible, (*visible.shape[:2], self.inputs.q.shape[2], *visible.shape[3:]))
 
     def _positions(self) -> Int32[Array, "b h n"]:
