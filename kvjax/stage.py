@@ -52,6 +52,8 @@ class Scorer(Stage):
 
     #: What `second` gives, so that only a selector or an allocator that reads the same is paired with it.
     gives_second: ClassVar[type | None] = None
+    #: Whether it has no meaning while decoding.
+    prompt_only: ClassVar[bool] = False
 
     def init(self, shape: tuple[int, int, int]) -> PyTree:
         """The state of slots [b, h, n] nothing is known of: zeros, since a new token gets them; () for none."""

@@ -64,7 +64,7 @@ def _check_decoding(policy: Stages) -> None:
             f"{type(policy.decode_score).__name__} reads a second pass over the prompt, which decoded tokens do not get: "
             "give the schedule a scorer of its own, such as Every(1, score=...)"
         )
-    if any(need.prompt_only for need in policy.decode_score.needs):
+    if policy.decode_score.prompt_only or any(need.prompt_only for need in policy.decode_score.needs):
         raise ValueError(
             f"{type(policy.decode_score).__name__} reads the prompt in a way that is not defined while decoding: use "
             "when=AfterPrefill(), or give the schedule a scorer of its own, such as Every(1, score=...)"

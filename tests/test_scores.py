@@ -10,6 +10,7 @@ from kvjax import evidence as ev
 from kvjax import score
 from kvjax.norms import norm
 from kvjax.score.expected import expected_mass, gaussian_logits, mean_rotation
+from kvjax.score.heads import over_heads
 from kvjax.view import LayerView
 from tests.conftest import ids_of
 from tests.crossings.stages import SCORERS
@@ -219,3 +220,26 @@ def test_norms_are_those_of_numpy_and_flat_at_zero():
     assert norm(jnp.array([3.0, 4.0])) == 5 and norm(jnp.zeros(2)) == 0 and jnp.isnan(norm(jnp.array([jnp.nan])))
     np.testing.assert_allclose(jax.grad(norm)(jnp.array([3.0, 4.0])), [0.6, 0.8], rtol=1e-6)
     assert jax.grad(norm)(jnp.zeros(2)).tolist() == [0, 0]
+
+
+def test_heads_that_hold_different_tokens_are_reduced_by_token():
+    """Tokens 0, 2, 5 and 2, 3, 5: what one head makes of a token the other does not hold counts alone."""
+    a = jnp.array([[[[0.1, 0.2, 0.6]], [[-0.4, 0.3, 0.2]]]])
+    pos, valid = jnp.array([[[0, 2, 5], [2, 3, 5]]]), jnp.ones((1, 2, 3), bool)
+    view = LayerView(k=None, v=None, pos=pos, valid=valid, length=jnp.array([6]), since=jnp.array([5]))
+    mean, most = (over_heads(how, a, view) for how in (score.AllMean(), score.AllMax()))
+    np.testing.assert_allclose(mean, [[[0.1, -0.1, 0.4], [-0.1, 0.3, 0.4]]], atol=1e-7)
+    np.testing.assert_allclose(most, [[[0.1, 0.2, 0.6], [0.2, 0.3, 0.6]]], atol=1e-7)
+    alike = view.replace(pos=pos[:, :1].repeat(2, 1))
+    for how in (score.AllMean(), score.AllMax()):
+        np.testing.assert_array_equal(over_heads(how, a, alike), how(a))
+    np.testing.assert_array_equal(over_heads(score.GroupMean(), a, view), a[:, :, 0])
+
+
+def test_late_attention_is_a_tokens_mean():
+    view = LayerView(
+        k=None, v=None, pos=jnp.array([[[0, 2], [2, 3]]]), valid=jnp.ones((1, 2, 2), bool), length=jnp.array([4]),
+        state=jnp.array([[[0.1, 0.2], [0.4, 0.3]]]), since=jnp.array([3]),
+    )  # fmt: skip
+    u = score.LateAttention().score(view, ev.Evidence(data={}, length=view.length, rope=None))
+    np.testing.assert_allclose(u, [[[0.1, 0.3], [0.3, 0.3]]], atol=1e-7)

@@ -16,6 +16,10 @@ class Around(Scorer):
     def needs(self) -> frozenset[Need]:
         return self.score_of.needs
 
+    @property
+    def prompt_only(self) -> bool:
+        return self.score_of.prompt_only
+
     def at(self, layer: Layer) -> "Around":
         return self.replace(score_of=self.score_of.at(layer))
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Float32, Int32
 from kvjax.evidence import Evidence, Need
 from kvjax.evidence.query_pairs import QueryPairs, pair_norms
 from kvjax.protocols import Decoder, Rope
-from kvjax.score.heads import GroupMax
+from kvjax.score.heads import GroupMax, over_heads
 from kvjax.stage import Scorer
 from kvjax.types import Function, Keys, Layer, Mask, Scores, Table, later_table
 from kvjax.view import LayerView
@@ -82,7 +82,7 @@ class OwnDistanceSeries(Scorer):
         u = beside(mu, m, view.k, corrected=self.corrected) * rope.factor
         if self.series:
             u = u + ahead(mu, view.k, rope=rope, at=view.length, offsets=self.offsets, largest=self.largest)
-        return self.heads(standardised(u, self._competing(view)) if self.z else u)
+        return over_heads(self.heads, standardised(u, self._competing(view)) if self.z else u, view)
 
     def _competing(self, view: LayerView) -> Mask:
         """The tokens of which some may go."""

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float32
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.softmax import softmax
 from kvjax.kernels.window_scores import window_scores
-from kvjax.score.heads import GroupMax
+from kvjax.score.heads import GroupMax, over_heads
 from kvjax.score.pool import AvgPool
 from kvjax.stage import Scorer
 from kvjax.types import Function, Scores
@@ -45,4 +45,4 @@ class LastQuery(Scorer):
         a = window_scores(
             evidence.window_queries(1), view.k, pos=view.pos, valid=view.valid, length=evidence.length, window=evidence.window
         )
-        return self.heads(self.pool(a))
+        return over_heads(self.heads, self.pool(a), view)

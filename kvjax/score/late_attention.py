@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Int32
 
 from kvjax.evidence import AttentionStatistics, Evidence, LateRows, Need, OfGroupMean
 from kvjax.evidence.late_rows import recent_tokens
+from kvjax.score.heads import AllMean, over_heads
 from kvjax.stage import Scorer
 from kvjax.types import Scores
 from kvjax.view import LayerView
@@ -37,7 +38,7 @@ def groups(
 class LateAttention(Scorer):
     """u_j = mean over all heads of `LateRows`: the last rows of the prompt, or the rows behind j's group.
 
-    Its second ranking are the `Groups`.
+    While decoding the heads are those that hold j. Its second ranking are the `Groups`.
     """
 
     gives_second: ClassVar[type | None] = Groups
@@ -61,7 +62,7 @@ class LateAttention(Scorer):
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         del evidence
         u = jnp.where(view.valid, view.state, 0.0)
-        return jnp.broadcast_to(u.mean(1, keepdims=True), u.shape)
+        return over_heads(AllMean(), u[:, :, None], view)
 
     def second(self, view: LayerView, evidence: Evidence, scores: Scores) -> Groups:
         del evidence, scores

@@ -1,5 +1,7 @@
 """The hardest look that the end of a prompt takes at a token, all heads together (MPCache's static rule)."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from flax import struct
 from jax import lax
@@ -42,11 +44,13 @@ class LookOnce(Scorer):
         window: most queries that are recorded.
         scale: what logits are multiplied by; the release takes them as they are, and thresholds mean that.
 
-    Neither causal nor divided by sqrt(d), as in the release.
+    Neither causal nor divided by sqrt(d), as in the release. Not defined while decoding, where heads may hold different tokens.
     Source: MPCache, arXiv 2501.06807, the static step. Differs: at most `window` queries.
     """
 
     window: Size = struct.field(pytree_node=False, default=512)
+    prompt_only: ClassVar[bool] = True
+    window: int = struct.field(pytree_node=False, default=512)
     scale: Number = 1.0
 
     @property

@@ -5,7 +5,7 @@ from flax import struct
 
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.ranges import NonNegative, Size
-from kvjax.score.heads import GroupMean
+from kvjax.score.heads import GroupMean, over_heads
 from kvjax.score.pool import AvgPool
 from kvjax.score.window_rows import before_window, mean_and_variance, real_rows, window_rows
 from kvjax.stage import Scorer
@@ -41,4 +41,4 @@ class MeanAndVariance(Scorer):
         mean, variance = mean_and_variance(p, real_rows(length, self.window))
         before = before_window(view, length, self.window)
         u = jnp.where(before[:, :, None], mean + self.gamma * variance, 0.0)
-        return jnp.where(before, self.heads(self.pool(u)), 0.0)
+        return jnp.where(before, over_heads(self.heads, self.pool(u), view), 0.0)

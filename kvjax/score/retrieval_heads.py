@@ -10,6 +10,7 @@ from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.window_scores import window_scores
 from kvjax.protocols import Decoder
 from kvjax.ranges import Size
+from kvjax.score.heads import by_position
 from kvjax.score.pool import AvgPool
 from kvjax.stage import Scorer
 from kvjax.types import Function, Keys, Layer, Mask, Positions, Scores, Table, table
@@ -30,20 +31,6 @@ def mass_of_heads(
     owner = heads // g
     q = q.reshape(b, h * g, w, d)[:, heads][:, :, None]
     return window_scores(q, k[:, owner], pos=pos[:, owner], valid=valid[:, owner], length=length, window=window)[:, :, 0]
-
-
-def by_position(
-    p: Float32[Array, "b r n"], owner: Integer[Array, " r"], *, pos: Positions, valid: Mask
-) -> Float32[Array, "b r h n"]:
-    """What head r gives the token in each slot of each KV head; nothing if its own KV head no longer holds that token.
-
-    Slots are in position order.
-    """
-    at = jnp.where(valid, pos, jnp.iinfo(jnp.int32).max)
-    search = jnp.vectorize(lambda a, x: jnp.searchsorted(a, x), signature="(n),(m)->(m)")
-    found = jnp.minimum(search(at[:, owner][:, :, None], at[:, None]), at.shape[-1] - 1)
-    held = jnp.take_along_axis(at[:, owner][:, :, None], found, -1) == at[:, None]
-    return jnp.where(held, jnp.take_along_axis(p[:, :, None], found, -1), 0.0)
 
 
 @struct.dataclass

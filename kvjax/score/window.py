@@ -6,7 +6,7 @@ from flax import struct
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.window_scores import window_scores
 from kvjax.ranges import Size
-from kvjax.score.heads import GroupMean
+from kvjax.score.heads import GroupMean, over_heads
 from kvjax.score.pool import AvgPool
 from kvjax.score.window_rows import before_window
 from kvjax.stage import Scorer
@@ -45,5 +45,5 @@ class WindowAttention(Scorer):
         mean = mass / jnp.minimum(evidence.length, self.window)[:, None, None, None]
         apart = self.window if self.apart is None else self.apart
         before = before_window(view, evidence.length, apart)
-        u = self.heads(mean)
+        u = over_heads(self.heads, mean, view)
         return jnp.where(before, self.pool(jnp.where(before, u, 0.0)), u)
