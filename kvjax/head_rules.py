@@ -13,7 +13,7 @@ from kvjax.evidence.need import Need
 from kvjax.evidence.of_group import OfGroupMean
 from kvjax.evidence.token_in import TokenIn
 from kvjax.kernels.select_top import ordered, select_top
-from kvjax.ranges import Count, Whole
+from kvjax.ranges import Whole
 from kvjax.types import Number
 from kvjax.view import LayerView
 
@@ -83,7 +83,7 @@ class RuleList:
     punctuation: tuple[int, ...] = struct.field(pytree_node=False, default=())
     sinks: Whole = struct.field(pytree_node=False, default=4)
     threshold: Number = 0.9
-    new: Count = 0
+    new: Number = 0
     split: bool = struct.field(pytree_node=False, default=False)
 
     @property

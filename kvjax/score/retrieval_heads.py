@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, Integer
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.window_scores import window_scores
 from kvjax.protocols import Decoder
-from kvjax.ranges import Size
+from kvjax.ranges import Whole
 from kvjax.score.heads import by_position
 from kvjax.score.pool import AvgPool
 from kvjax.stage import Scorer
@@ -51,7 +51,7 @@ class RetrievalHeads(Scorer):
     """
 
     heads: Table = table()
-    window: Size = struct.field(pytree_node=False, default=8)
+    window: Whole = struct.field(pytree_node=False, default=8)
     pool: Function = AvgPool(5)
     origin: str = struct.field(pytree_node=False, default="")
 
