@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kvjax
+from kvjax.decode.decoded import told
 from kvjax.encode import Stored
 from kvjax.placement import ByCallback, OnDevice, OnHost
 from tests.conftest import compilations, ids_of, policy_of
@@ -59,6 +60,13 @@ def test_without_a_tokenizer_it_says_so(lm):
 def test_one_line(out):
     assert repr(out).startswith("Decoded(2 rows, 8 tokens, ") and "\n" not in repr(out) and "ms a token, '" in repr(out)
     assert repr(kvjax.Extended(cache=out.cache, logits=out.cache.logits[:, None])).endswith("logits float32[2, 1, 128])")
+
+
+def test_the_time_of_a_step_is_that_of_the_loop_by_its_steps(out):
+    """Two seconds of four steps are 500 ms a step, however many rows there are."""
+    wanted = dict(seconds=2.0, steps=4, ms_per_token=500.0, nbytes=out.cache.nbytes, slots=out.cache.slots)
+    assert told(2.0, 4, out.cache) == wanted
+    assert out.info == told(out.info["seconds"], 8, out.cache)
 
 
 @pytest.mark.parametrize("where", [OnDevice(), OnHost(), ByCallback()], ids=lambda where: type(where).__name__)

@@ -49,8 +49,11 @@ def test_uneven_regions_take_little_more(name, lm):
 
 
 def test_as_many_requests_as_the_card_has_bytes_for():
-    """Regions of 1,024 slots of a byte in the pool, ten bytes beside it, a step of one."""
+    """Weights take 100 bytes, a prompt 50; a request 1,024 slots of a byte, ten bytes beside them, and one for a step."""
     of = lambda card: Capacity(100, 50, Kind(1.0, 10), Kind(0.0, 0), 1, card, np.full((1, 1, 1), 1024))  # noqa: E731
+    for requests in (0, 1, 3):
+        assert of(0).needed(requests) == 100 + 50 + of(0).cache(requests) + requests
+        assert 1034 * requests <= of(0).cache(requests) < 1.3 * 1034 * requests or requests == 0
     for requests in (1, 5, 200):
         assert of(of(0).needed(requests)).requests == requests == of(of(0).needed(requests + 1) - 1).requests
     assert of(1000).requests == 0

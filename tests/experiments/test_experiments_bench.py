@@ -2,6 +2,8 @@
 
 import json
 from functools import partial
+from itertools import count
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 
 import kvjax
 from experiments import bench
-from experiments.bench import beside, growth, linear, operands, sparse_prefill
+from experiments.bench import beside, decode, first_token, growth, linear, operands, prefill, restore, sparse_prefill
+from experiments.bench import sweep as bench_sweep
 from experiments.policies import parse_policy
 from experiments.tasks import needle
 from kvjax.calibrate.minference import report
@@ -92,17 +95,88 @@ def test_restoring_is_timed_beside_a_fresh_prefill(cli, haystack_file, tmp_path)
     assert set(result["ratios"]) == {"fresh prefill / saved prefill", "fresh prefill / saved conversation"} and "ratio" in out
 
 
-def test_streaks_count_all_runs_but_their_first():
-    order = []
-    seconds = bench.interleaved({name: partial(order.append, name) for name in "ab"}, 3, streak=2)
-    assert "".join(order) == "aaabbb" * 2 and {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
-    assert len(order) == 2 * bench.runs(3, 2)
+@pytest.fixture
+def clocked(monkeypatch):
+    """Work by a clock of its own: the first run of "a" takes 1 second, the second 2, and so on; those of "b" ten times as long."""
+    now, order = [0], []
+
+    def run(name):
+        order.append(name)
+        now[0] += order.count(name) * {"a": 1, "b": 10}[name]
+
+    monkeypatch.setattr(bench, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    return order, {name: partial(run, name) for name in "ab"}
 
 
-def test_rounds_count_all_but_the_first():
-    order = []
-    seconds = bench.interleaved({name: partial(order.append, name) for name in "ab"}, 2)
-    assert "".join(order) == "ab" * 3 and len(seconds["a"]) == 2 and bench.runs(2) == 3
+def test_streaks_count_all_runs_but_their_first(clocked):
+    order, work = clocked
+    assert bench.interleaved(work, 3, streak=2) == {"a": [2, 3, 5], "b": [20, 30, 50]}
+    assert "".join(order) == "aaabbb" * 2 and len(order) == 2 * bench.runs(3, 2)
+
+
+def test_rounds_count_all_but_the_first(clocked):
+    order, work = clocked
+    assert bench.interleaved(work, 2) == {"a": [2, 3], "b": [20, 30]}
+    assert "".join(order) == "ab" * 3 and bench.runs(2) == 3
+
+
+def test_the_first_round_of_a_decode_is_not_counted(monkeypatch):
+    """Two cells and the weights in three rounds, each slower than the one before: the second and the third count."""
+    took = count(1)
+    monkeypatch.setattr(kvjax, "decode", lambda *words, **how: SimpleNamespace(info={"ms_per_token": next(took)}))
+    monkeypatch.setattr(decode, "_read", lambda params, times: 10 * next(took))
+    found = decode._ours(SimpleNamespace(params={}), {"x": None, "y": None}, {"x": 0, "y": 0}, rounds=2, new=1, done=lambda n: None)
+    assert found == {"x": [4, 7], "y": [5, 8], decode.WEIGHTS: [60, 90]}
+
+
+def test_a_later_token_is_one_of_the_many(talker, monkeypatch):
+    """The first takes 5 ms, 32 more take 8: a later one a quarter of a ms. What is timed first is not counted."""
+    seen = []
+
+    def timed(lm, pre, policy, new):
+        seen.append(new)
+        return (1e6, 1e6) if len(seen) <= 2 else (2.0, 5.0 if new == 1 else 5.0 + 8.0)
+
+    monkeypatch.setattr(first_token, "_timed", timed)
+    found = first_token.first_token(talker, [1, 2, 3], [parse_policy("knorm", 0.5)], rounds=2)["cells"]
+    assert first_token.MANY == 33 and seen == [1, 33] * 3
+    assert found == {"knorm 0.5": {"compress": 2, "first token": 5, "later token": 0.25, "beyond": 6.75}}
+
+
+def test_ratios_of_decoding_are_above_one_where_kvjax_is_faster():
+    """The full cache takes 4 ms, the compressed one 2, transformers 12 and 6, the weights 1."""
+    ms = {decode.FULL: 4, "kvjax snapkv 0.5": 2, decode.WEIGHTS: 1, "transformers, full cache": 12, "kvpress snapkv": 6}
+    found = decode._ratios({name: {"median": value} for name, value in ms.items()}, "kvjax snapkv 0.5")
+    assert found == {
+        f"{decode.FULL} / kvjax snapkv 0.5": 2, f"kvjax snapkv 0.5 / {decode.WEIGHTS}": 2,
+        f"transformers, full cache / {decode.FULL}": 3, "kvpress snapkv / kvjax snapkv 0.5": 3,
+    }  # fmt: skip
+
+
+def test_ratios_of_prefilling_are_above_one_where_kvjax_is_faster(talker, monkeypatch):
+    seconds = {"kvjax": [1.0, 2.0, 3.0], "kvjax, evidence for every method": [5.0, 5.0, 5.0]}
+    monkeypatch.setattr(prefill, "interleaved", lambda *words, **how: seconds)
+    theirs = {"missing": "some", "cells": {"torch": [{"prefill": 6.0}]}}
+    monkeypatch.setattr(prefill, "peers", lambda *words, **how: theirs)
+    monkeypatch.setattr(prefill, "rivals", lambda *words, **how: {"missing": "none"})
+    found = prefill.prefill(talker, [1, 2, 3], rounds=3)
+    assert found["ratios"] == {"kvjax, evidence for every method / kvjax": 2.5, "torch / kvjax": 3}
+
+
+def test_ratios_of_restoring_are_above_one_where_it_is_faster_than_a_prefill(talker, monkeypatch):
+    seconds = {"fresh prefill": [6.0], "saved prefill": [3.0], "saved conversation": [2.0]}
+    monkeypatch.setattr(restore, "interleaved", lambda *words, **how: seconds)
+    found = restore.restore(talker, list(range(40)), kvjax.methods.snapkv(budget=20, window=8), rounds=1)
+    assert found["ratios"] == {"fresh prefill / saved prefill": 2, "fresh prefill / saved conversation": 3}
+
+
+def test_the_time_of_a_grid_is_told_from_a_few_prompts():
+    """Ours: 100 s with compilation, then 10 each, of 31 prompts: 400. Kvpress: 4 cells of 15 s a prompt, 60, of 31: 1860."""
+    hours, ratios = bench_sweep._compared({"needle": [100.0, 10.0, 10.0, 70.0]}, {"needle": [10.0, 20.0]}, 4, 31)
+    assert hours == pytest.approx({"kvjax": 400 / 3600, "kvpress": 1860 / 3600})
+    assert ratios == pytest.approx({
+        "kvpress / kvjax, a further needle prompt": 6, "kvpress / kvjax, 31 prompts a task with compilation": 4.65,
+    })  # fmt: skip
 
 
 def test_our_kernel_over_everything_is_dense_attention():
@@ -182,13 +256,12 @@ def test_decode_and_prefill_say_that_there_are_no_peers(cli, tmp_path, haystack_
 
 @pytest.mark.slow
 def test_sweep_times_every_prompt(talker):
-    from experiments.bench.sweep import sweep
     from experiments.commands.tasks import TASKS
     from tests.experiments.conftest import TEXT
 
     found = {"needle": list(needle.examples(talker, 420, 2, 0, haystack=talker.encode(TEXT), mode="unseen"))}
     cells = [parse_policy("keydiff", 0.5), parse_policy("knorm", 0.25)]
-    result = sweep(talker, found, TASKS, cells=cells, beside=cells[:1], whole=30)
+    result = bench_sweep.sweep(talker, found, TASKS, cells=cells, beside=cells[:1], whole=30)
     assert len(result["kvjax_seconds_by_prompt"]["needle"]) == 2 and "no peers" in result["peers"]
 
 
