@@ -86,6 +86,14 @@ def test_stretches_do_not_overlap():
     assert [len(s) for s in got] == [30] * 3 and len({i for s in got for i in s}) == 90
 
 
+def test_stretches_are_spread_over_the_whole_text():
+    """Three of 10 of 100 tokens begin 33 apart; where they fill the text, one ends where the next begins."""
+    assert [s[0] for s in stretches(list(range(100)), 3, 10)] == [0, 33, 66]
+    assert [s[0] for s in stretches(list(range(100)), 4, 25)] == [0, 25, 50, 75]
+    with pytest.raises(ValueError, match="3 samples of 34 tokens need 102 tokens of text, there are 100"):
+        stretches(list(range(100)), 3, 34)
+
+
 def test_the_data_is_told_by_exactly_what_was_read():
     told = described([[1, 2], [3]], "here")
     assert (told["samples"], told["tokens"], told["source"]) == (2, 3, "here")

@@ -134,6 +134,18 @@ def test_apart_no_question_sees_another_and_every_row_has_its_own_answers(talker
     assert alone["answers"] == both[1]["answers"][1:] and both[0]["score"] == sum(both[0]["scores"]) / 2
 
 
+@pytest.mark.parametrize("mode", ["multi_turn", "scdq"])
+def test_reference_answers_are_fed_in_turn_and_not_apart(talker, folder, mode, monkeypatch):
+    """Whatever the model said: what is fed is counted, because a toy model may say the same after either."""
+    policy, fed, real = kvjax.methods.snapkv(budget=0.5), [], kvjax.extend
+    session, cache = session_of(talker, folder, mode, policy)
+    monkeypatch.setattr(kvjax, "extend", lambda *words, **how: (fed.append(words[2]), real(*words, **how))[1])
+    answered(talker, kvjax.stack([cache, cache]), policy, session)
+    first, second = session.turns
+    told = [] if mode == "scdq" else talker.encode("b")
+    assert fed == [[list(first.fed)] * 2, [[*told, *second.fed]] * 2]
+
+
 @pytest.mark.slow
 def test_in_turn_the_second_question_follows_the_first_answer(talker, folder):
     """With everything kept, the second answer is that of one prompt that holds the question and the reference answer before it."""

@@ -124,6 +124,16 @@ def test_only_labelled_tokens_are_told_of(talker):
     assert abs(whole - both[1]) > 1e-3
 
 
+def test_the_labelled_tokens_are_those_at_their_places(talker):
+    """With everything kept: the mean over exactly the labels but the first, as one prefill of the whole text tells them."""
+    ids, labelled = [int(i) for i in np.random.default_rng(3).integers(1, 256, 60)], [44, 45, 49, 54, 58]
+    text = Example(tuple(ids), tuple(i in labelled for i in range(60)))
+    (found,) = served.answer_nats(talker, {"full": kvjax.methods.full()}, [text])["full"]
+    logits = np.asarray(kvjax.prefill(talker, ids, all_logits=True).rows[0].all_logits)
+    log_p = logits - np.logaddexp.reduce(logits, -1, keepdims=True)
+    assert found == pytest.approx(-np.mean([log_p[i - 1, ids[i]] for i in labelled[1:]]), rel=1e-4)
+
+
 def test_a_command_tells_the_rank_correlation_of_heads(tmp_path, capsys):
     """Of α that is CompressKV's own score: 1."""
     known = retrieval_heads.scores_for("smollm2-135m")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +81,16 @@ def test_perplexity_of_a_full_cache_is_the_models_own(talker, haystack):
     logp = jax.nn.log_softmax(logits[63 : len(everything) - 1])
     want = -float(logp[jnp.arange(256), jnp.asarray(example.answer)].mean())
     assert [g["nll"] for g in grades] == pytest.approx([want, want], abs=1e-4)
+
+
+def test_stretches_are_drawn_from_seed_length_and_index(talker, haystack):
+    """As `ppl` says: by `random.Random(f"{seed}/ppl/{length}/{i}")`, among the places that leave room for the stretch."""
+    for seed, length in ((0, 64), (1, 64), (1, 80)):
+        found = list(ppl.examples(talker, length, 3, seed, haystack=haystack))
+        last = len(haystack) - length - 257
+        assert [x.meta["begin"] for x in found] == [random.Random(f"{seed}/ppl/{length}/{i}").randrange(last) for i in range(3)]
+        begin = found[2].meta["begin"]
+        assert found[2].context + found[2].answer == tuple(haystack[begin : begin + length + 256])
 
 
 def test_a_model_without_a_template_is_asked_plainly(talker):
