@@ -164,6 +164,46 @@ def test_a_text_is_scored_in_windows(talker, text, length, manager):
         assert found == pytest.approx(expected, abs=1e-3)
 
 
+def test_a_text_is_scored_behind_its_own_half_compressed(talker):
+    """The first half of a window as the prompt says it, the second behind the cut prompt: not what the full cache says."""
+    policy, text = kvjax.methods.snapkv(budget=12, window=4), STORY[:80]
+    read = [talker.stop_ids[0], *talker.encode(text)]
+    half = (len(read) - 1) // 2
+    pre = kvjax.prefill(talker, read[:half], needs=policy, all_logits=True)
+    cache = kvjax.compress(pre, policy)
+    later = kvjax.extend(talker, cache, [read[half:-1]], policy, return_logits=True).logits[0]
+    logits = jnp.concatenate([pre.rows[0].all_logits[: half - 1], cache.logits, later])
+    wanted = float(jax.nn.log_softmax(logits)[jnp.arange(len(read) - 1), jnp.asarray(read[1:])].sum())
+    request = [Instance("loglikelihood_rolling", {}, (text,), 0)]
+    said = lambda policy: CompressedLM(talker, policy).loglikelihood_rolling(request, disable_tqdm=True)[0]  # noqa: E731
+    cut, whole = said(policy), said(kvjax.methods.full())
+    assert cut == pytest.approx(wanted, abs=1e-3) and abs(cut - whole) > 1e-2
+
+
+def test_bytes_in_host_memory_count(talker):
+    """FastDecode keeps the prompt with the host: half of the pool, and all of it there."""
+    policy = kvjax.methods.fastdecode(budget=0.5)
+    cache = kvjax.compress(kvjax.prefill(talker, talker.encode(STORY), needs=policy), policy)
+    adapter = CompressedLM(talker, policy)
+    adapter._account(cache, len(STORY))
+    host, found = cache.host_nbytes, {name: sizes[0] for name, sizes in adapter.nbytes.items()}
+    assert host >= found["full"] > 0
+    assert (found["used"], found["allocated"]) == (cache.used_nbytes + host, cache.nbytes + host)
+
+
+def test_answers_are_drawn_where_a_task_asks_for_it(talker):
+    """At a high temperature other tokens than the likeliest, and those again where only the likeliest may be drawn."""
+    adapter = CompressedLM(talker, kvjax.methods.full())
+
+    def ask(**how):
+        how = dict(until=[], max_gen_toks=16, **how)
+        return adapter.generate_until([Instance("generate_until", {}, ("Once upon", how), 0)], disable_tqdm=True)[0]
+
+    greedy, drawn = ask(), ask(do_sample=True, temperature=50.0)
+    assert drawn != greedy and ask(do_sample=True, temperature=50.0) == drawn
+    assert ask(do_sample=True, temperature=50.0, top_k=1) == greedy == ask(do_sample=False)
+
+
 def test_long_contexts_lose_their_beginning(talker):
     adapter, ids = CompressedLM(talker, kvjax.methods.full(), max_length=32), talker.encode(STORY)
     cut = adapter._loglikelihood_tokens([("", ids, [5, 6])], disable_tqdm=True)
