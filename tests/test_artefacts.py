@@ -5,11 +5,13 @@ import random
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kvjax.artefacts import artefact as module
+from kvjax.artefacts import folders
 from kvjax.artefacts.artefact import Artefact, check, load, model_facts, resolve, save
 from tests.artefacts import TABLES, toy
 from tests.damage import NAMED, bounded_memory, of_bytes, of_text, said
@@ -54,6 +56,27 @@ def test_the_digest_is_of_method_settings_and_tables():
     others.append(Artefact(one.method, one.model, one.data, {"budget": 33, "theta": 0.5}, one.tables))
     assert len({one.digest, *(x.digest for x in others)}) == 5
     assert "toy" in one.origin and one.digest in one.origin and one.method in one.origin
+
+
+@pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="the system exchanges no names")
+def test_folders_change_places_in_one_step(tmp_path, monkeypatch):
+    """No name is given up in between: nothing is renamed by Python at all."""
+    monkeypatch.setattr(Path, "rename", lambda *words: pytest.fail("two steps"))
+    changes_places(tmp_path)
+
+
+def test_folders_change_places_where_the_system_exchanges_no_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "_exchanged", lambda *words: False)
+    changes_places(tmp_path)
+
+
+def changes_places(tmp_path):
+    for name in ("draft", "folder"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    folders.put(tmp_path / "draft", tmp_path / "folder")
+    assert [(tmp_path / name / "file").read_text() for name in ("folder", "draft")] == ["draft", "folder"]
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_an_artefact_is_replaced_and_leaves_nothing_behind(tmp_path):

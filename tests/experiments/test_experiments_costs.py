@@ -1,16 +1,29 @@
 """What answers cost: the closed forms of the KV footprint, prefill token equivalents, and both in rows and reports."""
 
+import itertools
 import json
+from types import SimpleNamespace
 
+import jax
+import numpy as np
+import psutil
 import pytest
 
 import kvjax
-from experiments.answer_cost import FIGURES, Spent, layer_tokens, of_row
+from experiments import cost, sweep
+from experiments.answer_cost import FIGURES, Spent, layer_tokens, of_row, spent
+from experiments.cost import Cost, _together
 from experiments.footprint import evicted, footprint, streaming, thinned
+from experiments.full_cache import full_nbytes
+from experiments.measure import measure, peak_bytes
+from experiments.policies import parse_policy
 from experiments.prefill_equivalents import Call, gamma, hardware_of, multi_head, pte
 from experiments.report import markdown, tables
 from experiments.report.comparison import compare
-from experiments.rows import read
+from experiments.rows import Found, read
+from experiments.tasks import ppl
+from experiments.tasks.example import Example
+from experiments.tasks.text import Haystack
 from tests.conftest import ids_of
 from tests.experiments.conftest import TEXT, row
 
@@ -117,6 +130,53 @@ def test_fewer_bits_cost_less_to_read(lm):
     facts = {"prompt_tokens": 100, "held_slots": 600, "stored_bits": 8.0, "seconds_compress": 0.0}
     row = of_row(lm, facts, Spent(fed=0, generated=10, held=100.0, seconds=0.0))
     assert row["pte_stored"] - 100 == pytest.approx((row["pte"] - 100) * (2 * 16 / 64) * 8 / 16)
+
+
+def test_feeding_a_batch_costs_each_row_its_share(lm):
+    """Three seconds of two rows; the time to the first token is compressing and feeding."""
+    out = SimpleNamespace(cache=SimpleNamespace(held=np.array([[[4, 8], [1, 3]]])), lengths=np.array([5, 7]))
+    assert spent(out, [10, 20], 3.0) == [Spent(10, 5, 6.0, 1.5), Spent(20, 7, 2.0, 1.5)]
+    facts = {"prompt_tokens": 100, "held_slots": 600, "stored_bits": 16.0, "seconds_compress": 0.25}
+    row = of_row(lm, facts, Spent(fed=10, generated=5, held=110.0, seconds=1.5))
+    assert row["seconds_to_first_token"] == 1.75 and row["answer_tokens"] == 5
+
+
+def test_seconds_are_those_of_a_token_of_a_row(talker, monkeypatch):
+    """By a clock that goes on a second whenever it is read: a batch of 4 rows of 256 tokens takes one."""
+    clock = itertools.count()
+    monkeypatch.setattr("experiments.measure.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    found = list(ppl.examples(talker, 64, 2, 0, haystack=talker.encode(TEXT)))
+    cells = [parse_policy("knorm", budget) for budget in (0.5, 0.25)]
+    rows = [made for made, _ in measure(talker, ppl, found, cells, needs=[cell.policy for cell in cells])]
+    assert [found[0].room, *(x["rows"] for x in rows)] == [256, 4, 4, 4, 4]
+    assert [x["seconds_per_token"] for x in rows] == [1 / 4 / 256] * 4
+    assert {(x["seconds_prefill"], x["seconds_compress"]) for x in rows} == {(1, 1)}
+
+
+def test_the_peak_is_told_in_bytes():
+    """Where the device does not count: at least what this process holds now, and not a thousand times as much."""
+    held = psutil.Process().memory_info().rss
+    assert 0.9 * held < peak_bytes() < 100 * held
+
+
+def test_a_dry_run_counts_prefills_steps_and_the_largest_batch(lm):
+    """Two prompts of 5 tokens whose cells are batches of 3 rows and of 1, 4 tokens each; then a smaller batch."""
+    first = Example("t", "-", 5, 0, context=(1, 2, 3, 4, 5), new_tokens=4)
+    found = _together(lm, Cost(), first, 2, [3, 1])
+    assert found == Cost(prompts=2, rows=4, prefill_tokens=10, steps=8, row_steps=16, largest_bytes=3 * full_nbytes(lm, 9))
+    assert _together(lm, found, first, 1, [2]) == Cost(3, 6, 0, 15, 12, 24, 3 * full_nbytes(lm, 9))
+    assert _together(lm, found, first, 1, [4]).largest_bytes == 4 * full_nbytes(lm, 9)
+
+
+def test_the_time_of_a_dry_run_is_that_of_products_and_of_reading_the_weights(talker, monkeypatch, tmp_path):
+    """2 FLOP a parameter and token at 1,000 a second, and every parameter of 4 bytes for a step at 100 bytes a second."""
+    monkeypatch.setattr(cost, "rates", lambda lm: (1000.0, 100.0))
+    plan = sweep.Plan(((ppl, "-"),), (64,), (parse_policy("knorm", 0.5),), prompts=3)
+    rows = Found(tmp_path / "none", sweep.identity(talker, Haystack(TEXT, "toy")))
+    found = cost.estimate(talker, plan, talker.encode(TEXT), rows)
+    parameters = sum(x.size for x in jax.tree.leaves(talker.params))
+    assert (found.prompts, found.rows, found.prefill_tokens, found.steps) == (3, 6, 3 * 64, 3)
+    assert found.seconds == pytest.approx(2 * parameters * 192 / 1000 + 3 * 4 * parameters / 100)
 
 
 def test_rows_without_costs_have_no_columns_for_them():

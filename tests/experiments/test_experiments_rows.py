@@ -1,5 +1,7 @@
 """Result files after kills, full disks and second runs."""
 
+import os
+
 import pytest
 
 from experiments.rows import RowFile, key, read
@@ -31,6 +33,14 @@ def test_cut_anywhere_only_whole_rows_stay(path):
             for i in range(held, 3):
                 rows.append(row(prompt=i))
         assert path.read_bytes() == whole
+
+
+def test_every_row_is_on_the_disk_before_the_next(path, monkeypatch):
+    """What `fsync` finds in the file is the row that was just appended and all before it."""
+    found, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (found.append(len(lines(path))), real(handle)))
+    write(path, 3)
+    assert found == [1, 2, 3]
 
 
 def test_a_cell_is_never_written_twice(path):

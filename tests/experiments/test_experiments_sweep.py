@@ -233,6 +233,16 @@ def test_what_does_not_fit_is_refused_before_anything_runs(talker, plan, tmp_pat
     assert (tmp_path / "rows.jsonl").read_bytes() == b""
 
 
+def test_prompts_that_a_task_does_not_have_are_refused_before_anything_runs(talker, plan, tmp_path):
+    asked = {"input": "Who?", "context": "Ann did it. " * 20, "answers": ["Ann"], "length": 3, "all_classes": None}
+    (tmp_path / "hotpotqa.jsonl").write_text(2 * (json.dumps(asked) + "\n"))
+    task = Answering(LongBench("hotpotqa", Local(tmp_path / "hotpotqa.jsonl")))
+    three = replace(plan, tasks=((task, "seen"),), policies=(), prompts=3)
+    with pytest.raises(ValueError, match="longbench/hotpotqa/official has no prompt 2 at length 420: ask for fewer --prompts"):
+        go(talker, three, tmp_path / "rows.jsonl")
+    assert (tmp_path / "rows.jsonl").read_bytes() == b""
+
+
 def test_a_prompt_in_the_middle_that_does_not_fit_is_not_measured(talker, plan, tmp_path):
     """All turns of a conversation count. The first and the last prompt are seen before the sweep, those between in their turn."""
     rows = [{"context": "c", "multi_turns": [{"input": f"{turn}?", "answer": "a"} for turn in range(2)]} for _ in range(3)]

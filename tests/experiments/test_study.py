@@ -13,7 +13,7 @@ from experiments.policies import parse_policy
 from experiments.rows import read
 from experiments.serving.queueing import Server, arrivals, serve, timeline
 from experiments.stats import share
-from experiments.study import cell, compared, paged, quality, rates, run, show, tables
+from experiments.study import cell, compared, live, paged, quality, rates, run, show, tables
 from tests.experiments.conftest import lines
 
 WORDS = ("--lengths", 420, "--batches", 2, "--prompts", 2, "--new", 4, "--rounds", 1, "--rates", "0.5", "--memory", 1)
@@ -56,6 +56,19 @@ def study(tmp_path_factory):
 
     assert again() == 0
     return folder, again
+
+
+def test_the_most_that_was_alive_at_any_look_counts(monkeypatch):
+    """10 bytes before, then 50, 90 and 20: 80 more at most, beside the 1,000 of the model."""
+    alive = iter([10, 50, 90, 20])
+    monkeypatch.setattr(live, "_alive", lambda: next(alive))
+    monkeypatch.setattr(live, "_counter", lambda: 0)
+    peak = live.Peak(1000)
+    for _ in range(3):
+        peak.look()
+    assert peak.found == (1080, cell.LIVE)
+    monkeypatch.setattr(live, "_counter", lambda: 5000)
+    assert peak.found == (5000, cell.COUNTED)
 
 
 def test_rows_have_the_schema(study, talker):

@@ -119,6 +119,8 @@ def test_few_prompts_are_never_bounded_and_small_is_said():
     assert verdict([*few, 0.0001], [0.0] * 6, "nats").word == "bounded"
     small = verdict([1.0 + 0.001 * x for x in (1, 2, 1, 2, 1, 2)], [1.0] * 6, "nats")
     assert small.said == "holds (small)"
+    alike = [verdict([1.0 + x] * 6, [1.0] * 6, "nats") for x in (MATTERS["nats"] / 2, -MATTERS["nats"] / 2, 2 * MATTERS["nats"])]
+    assert [x.said for x in alike] == ["holds (small)", "reversed (small)", "holds"]
 
 
 def test_values_of_one_unit_count_once():
