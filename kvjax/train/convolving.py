@@ -1,65 +1,101 @@
-"""A text's first part mixed into a few slots by the merger that serves it, the rest reading these, while it is learned (LoCoCo)."""
+"""A text in stretches, all before each mixed into a few slots by the merger that serves them, while it is learned (LoCoCo)."""
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, Float32, PyTree
 
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.merge import Convolved
 from kvjax.select import TopK
 from kvjax.train.attention import causal_weights
 from kvjax.train.forward import Attend
-from kvjax.types import Mask
+from kvjax.types import Keys, Scores, Values
 from kvjax.view import LayerView, Ranking
+
+#: What a view has of every slot.
+_OF_SLOTS = ("k", "v", "pos", "valid", "state")
 
 
 @dataclass(frozen=True)
 class Convolving:
-    """A hook: the first `read` tokens see each other in full, all others what these have been cut to, and themselves.
+    """A hook: the first `read` tokens see each other in full, all later ones what those before them were cut to, and themselves.
 
-    The cut is that of `kvjax.methods.lococo` after a prompt: by the attention that the prompt's own queries pay, in all.
+    After the first part and then after each `every` tokens all that is held is cut, as `kvjax.methods.lococo(buffer=every - 1)`
+    does: a prompt by the attention that its own queries pay, in all, what is held later by that of the last token.
 
     Args:
-        read: tokens of the first part.   slots: M, of a head.   recent: last tokens of the part that stay as they are.
-        window: of each layer's attention.
+        read: tokens of the first part.   slots: M, of a head.   recent: last tokens that stay as they are in a cut.
+        every: tokens between cuts.   windows: of each layer's attention.
     """
 
     read: int
     slots: int
     recent: int
+    every: int
     windows: tuple[int | None, ...]
 
     def __call__(
         self, layer: int, weights: PyTree, inputs: AttentionInputs, attend: Attend
     ) -> tuple[Float[Array, "b h g t d"], tuple[()]]:
-        view, keep = self.merged(weights, inputs, self.windows[layer])
-        i = jnp.arange(inputs.q.shape[3])
-        hidden = jnp.pad(~keep, ((0, 0), (0, 0), (0, len(i) - self.read)))[:, :, None, None] & (i >= self.read)[:, None]
-
-        def behind(own, merged):
-            return jnp.concatenate([merged, own[:, :, self.read :]], 2)
-
-        cut = inputs.replace(k=behind(inputs.k, view.k), v=behind(inputs.v, view.v))
-        out = attend(cut, jnp.where(hidden, -jnp.inf, 0.0))
-        return jnp.where((i < self.read)[:, None], attend(inputs), out), ()
-
-    def merged(self, weights: PyTree, inputs: AttentionInputs, window: int | None) -> tuple[LayerView, Mask]:
-        """The first part after the cut, and which of its slots stay."""
-
-        def first(x, axis):
-            return lax.slice_in_dim(x, 0, self.read, axis=axis)
-
-        part = AttentionInputs(q=first(inputs.q, 3), k=first(inputs.k, 2), v=first(inputs.v, 2))
+        window = self.windows[layer]
+        part = AttentionInputs(q=inputs.q[..., : self.read, :], k=inputs.k[:, :, : self.read], v=inputs.v[:, :, : self.read])
         scores = lax.stop_gradient(causal_weights(part, window=window).sum(3).mean(2))
-        rows, shape = scores.shape[0], scores.shape
-        view = LayerView.of_prompt(jnp.full(rows, self.read, jnp.int32), shape, k=part.k, v=part.v)
-        view, select = view.replace(state=jnp.zeros(shape, jnp.int32)), TopK(recent=self.recent)
-        budget = jnp.full(shape[:2], self.slots, jnp.int32)
+        view = LayerView.of_prompt(jnp.full(scores.shape[0], self.read, jnp.int32), scores.shape, k=part.k, v=part.v)
+        held = self.cut(weights, view.replace(state=jnp.zeros(scores.shape, jnp.int32)), scores)
+
+        def stretch(held, new):
+            q, k, v = new
+            view = with_new(held, k, v)
+            a = step_weights(q, view, window)
+            out = jnp.einsum("bhgtn,bhnd->bhgtd", a, view.v.astype(jnp.float32), precision="highest")
+            return self.cut(weights, view, lax.stop_gradient(a[..., -1, :].mean(2))), out.astype(q.dtype)
+
+        _, later = lax.scan(stretch, held, tuple(self.stretches(x) for x in (inputs.q, inputs.k, inputs.v)))
+        later = jnp.moveaxis(later, 0, 3).reshape(*inputs.q.shape[:3], -1, inputs.q.shape[-1])
+        return jnp.concatenate([attend(part), later], 3)[..., : inputs.q.shape[3], :], ()
+
+    def stretches(self, x: Array) -> Array:
+        """What is behind the first part, [s, b, ..., every, d]; the last stretch ends with zeros, which nothing sees."""
+        x = x[..., self.read :, :]
+        x = jnp.pad(x, (*((0, 0),) * (x.ndim - 2), (0, -x.shape[-2] % self.every), (0, 0)))
+        return jnp.moveaxis(x.reshape(*x.shape[:-2], -1, self.every, x.shape[-1]), -3, 0)
+
+    def cut(self, weights: PyTree, view: LayerView, scores: Scores) -> LayerView:
+        """What is left of the slots, by ascending position."""
+        slots, select = min(self.slots, self.read), TopK(recent=self.recent)
+        budget = jnp.full(scores.shape[:2], slots, jnp.int32)
         ranking = Ranking(
             scores=scores[None], protected=select.protected(view, budget)[None], valid=view.valid[None], pos=view.pos[None]
         )
         keep = select(ranking, budget[None])[0]
-        view, _ = Convolved(weights=weights, recent=self.recent, origin="training")(view, keep, scores, ())
-        return view, keep
+        merged, _ = Convolved(weights=weights, recent=self.recent, origin="training")(view, keep, scores, ())
+        at = jnp.argsort(~keep, axis=-1, stable=True)[..., :slots]
+        return merged.replace(**{name: _taken(getattr(merged, name), at) for name in _OF_SLOTS})
+
+
+def with_new(held: LayerView, k: Keys, v: Values) -> LayerView:
+    """What is held, and a stretch's tokens behind it."""
+    b, h, t = k.shape[:3]
+    pos = jnp.broadcast_to((held.length[:, None] + jnp.arange(t, dtype=jnp.int32))[:, None], (b, h, t))
+    rows = {"k": k, "v": v, "pos": pos, "valid": jnp.ones(pos.shape, bool), "state": jnp.zeros_like(pos)}
+    both = {name: jnp.concatenate([getattr(held, name), rows[name]], 2) for name in _OF_SLOTS}
+    return held.replace(**both, length=held.length + t)
+
+
+def step_weights(q: Float[Array, "b h g t d"], view: LayerView, window: int | None) -> Float32[Array, "b h g t n"]:
+    """The attention of the last t tokens of a view over its slots."""
+    z = jnp.einsum("bhgtd,bhnd->bhgtn", q.astype(jnp.float32), view.k.astype(jnp.float32), precision="highest")
+    at = view.pos[:, :, -q.shape[3] :, None]
+    seen = view.valid[:, :, None] & _visible(view.pos[:, :, None], at, window)
+    return jax.nn.softmax(jnp.where(seen[:, :, None], z / jnp.sqrt(jnp.float32(q.shape[-1])), -jnp.inf), axis=-1)
+
+
+def _visible(pos: Array, at: Array, window: int | None) -> Bool[Array, "b h t n"]:
+    return (pos <= at) if window is None else (pos <= at) & (pos > at - window)
+
+
+def _taken(x: Array, at: Array) -> Array:
+    return jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * (x.ndim - 3)), 2)

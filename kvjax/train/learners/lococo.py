@@ -24,14 +24,19 @@ from kvjax.train.losses import cross_entropy, masked_mean
 class LoCoCo(Learner):
     """loss = CE of the labelled ones of a text's last `chunk` tokens, which see what is before them cut to `budget` slots.
 
+    They are read as they are decoded: all that is held is cut again after each `every` of them.
+
     Args:
         budget: M, slots of a head.   share: of them that stay as they are, heavy hitters; the others are mixtures.
-        width: of the convolution, odd.   recent: last tokens before the chunk that are heavy.   chunk: tokens that are predicted.
+        width: of the convolution, odd.   recent: last tokens before a cut that are heavy.   chunk: tokens that are predicted.
+        every: tokens of the chunk between cuts, `buffer` + 1 of the policy that will be served.
         rate: Adam's, falling straight to 0; `conv_factor` and `gamma_factor` times that for the convolution and for γ.
 
     Source: LoCoCo, arXiv 2406.05317, section 3, as released.
-    Differs: one cut a text (the release cuts before every chunk of up to 16, and learns from the current one alone); the model is
-    frozen (the release trains its embeddings and norms at 5 times the rate, and can train low-rank updates of it, too).
+    Differs: the first cut is of all before the chunk, further ones are those of decoding, each by the last token's attention (the
+    release cuts before every chunk of 512, up to 16, by all attention of the last chunk); gradients go through all cuts (there
+    through the current one alone); the model is frozen (the release trains its embeddings and norms at 5 times the rate, and can
+    train low-rank updates of it, too).
     """
 
     method: ClassVar[str] = "lococo"
@@ -40,6 +45,7 @@ class LoCoCo(Learner):
     width: int = 21
     recent: int = 0
     chunk: int = 512
+    every: int = 17
     rate: float = 5e-5
     conv_factor: float = 1000.0
     gamma_factor: float = 1000.0
@@ -59,7 +65,7 @@ class LoCoCo(Learner):
     def loss(self, weights: PyTree, frozen: Frozen, batch: Batch, moment: Moment) -> Graded:
         del moment
         read = batch.tokens.shape[-1] - self.chunk
-        hook = Convolving(read, self.budget, self.recent, frozen.decoder.windows)
+        hook = Convolving(read, self.budget, self.recent, self.every, frozen.decoder.windows)
         x, _ = frozen.forward(batch.tokens, hook=hook, gates=weights)
         told = batch.predicted & (jnp.arange(batch.tokens.shape[-1]) >= read)
         ce = masked_mean(frozen.by_blocks(cross_entropy, x, batch.next_tokens), told)
@@ -77,5 +83,6 @@ class LoCoCo(Learner):
                 f"of texts of {length} tokens the last {self.chunk} are predicted, and {self.budget} slots hold all before them: "
                 "lengthen them, or give a smaller chunk or budget"
             )
-        if not 0 <= self.share < 1 or self.width % 2 == 0:
-            raise ValueError(f"share leaves some slots to mixtures and width is odd; got {self.share} and {self.width}")
+        if not 0 <= self.share < 1 or self.width % 2 == 0 or self.every < 1:
+            how = f"{self.share}, {self.width} and {self.every}"
+            raise ValueError(f"share leaves some slots to mixtures, width is odd and every at least 1; got {how}")
