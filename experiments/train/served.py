@@ -2,8 +2,9 @@
 
     python -m experiments.train.served --model smollm2-135m --gate FOLDER [--gate FOLDER ...] --budget 64 --json FILE
 
-The prompts are cut once, after they are read, whatever the method does later; the continuation is then fed as it is. Several gates
-share a prefill, and what needs no learning is measured once.
+The prompts are cut once, after they are read, whatever the method does later; the continuation is then fed as it is. Methods that
+go on acting are measured a second time, "while decoding": every policy on its own schedule, the continuation fed a token at a time.
+Several gates share a prefill, and what needs no learning is measured once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,8 @@ from kvjax.train import Example
 
 #: First and last tokens that stay where a gate's own rule is put aside for a budget; the first as in `streaming_llm`.
 SINKS, RECENT = 4, 16
+#: What a kind of text is called where policies keep their schedules.
+DECODING = ", while decoding"
 #: What some methods are compared with beside what all are.
 BESIDE = {"kvzap": "kvzip", "less": "h2o", "lococo": "h2o"}
 
@@ -146,9 +149,10 @@ def main(
     found = {name: rivals(x, lm, slots(x, budget, prompt), seed, sinks) for name, x in artefacts.items()}
     said |= {name: {"artefact": x.origin, "slots": slots(x, budget, prompt)} for name, x in artefacts.items()}
     for text, examples in made.items():
-        for method, values in (by_method(lm, found, examples) if found else {}).items():
-            said[method][text] = rounded(values)
-            tell(method, text, values)
+        for kind, policies in ((text, found), (f"{text}{DECODING}", going_on(found))):
+            for method, values in by_method(lm, policies, examples, decoding=kind != text).items():
+                said[method][kind] = rounded(values)
+                tell(method, kind, values)
         write_json(json_file, said)
 
 
@@ -183,13 +187,18 @@ def texts(lm: Any, samples: int, prompt: int, new: int, passkeys: int, seed: int
     return made | ({"passkeys": hidden(lm, held_out, count=passkeys, length=prompt + new, seed=seed + 1)} if passkeys else {})
 
 
+def going_on(found: Mapping[str, Mapping[str, kvjax.Policy]]) -> dict[str, Mapping[str, kvjax.Policy]]:
+    """The policies of those methods that evict while decoding, too."""
+    return {method: policies for method, policies in found.items() if policies["learned"].when.decoding}
+
+
 def by_method(
-    lm: Any, found: Mapping[str, Mapping[str, kvjax.Policy]], examples: Sequence[Example]
+    lm: Any, found: Mapping[str, Mapping[str, kvjax.Policy]], examples: Sequence[Example], *, decoding: bool = False
 ) -> dict[str, dict[str, list[float]]]:
     """`answer_nats` of each method's policies, equal ones measured once."""
     names = together(found)
     once = {name: found[method][at] for method, known in names.items() for at, name in known.items()}
-    values = answer_nats(lm, once, examples)
+    values = answer_nats(lm, once, examples, decoding=decoding) if once else {}
     return {method: {at: values[name] for at, name in known.items()} for method, known in names.items()}
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from experiments.train.record import RESULTS
-from experiments.train.served import learned_less
+from experiments.train.served import DECODING, learned_less
 from experiments.verdicts import verdict
 
 BEGIN, END = "<!-- gates: python -m experiments.docs -->", "<!-- end of gates -->"
 #: What each gate is compared with, and the texts, in the table's order.
-OTHERS, TEXTS = ("untrained", "streaming_llm", "snapkv"), ("held-out", "essays", "passkeys")
+OTHERS = ("untrained", "streaming_llm", "snapkv")
+TEXTS = tuple(f"{text}{kind}" for text in ("held-out", "essays", "passkeys") for kind in ("", DECODING))
 
 
 def table() -> str:

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -132,6 +133,22 @@ def test_the_labelled_tokens_are_those_at_their_places(talker):
     logits = np.asarray(kvjax.prefill(talker, ids, all_logits=True).rows[0].all_logits)
     log_p = logits - np.logaddexp.reduce(logits, -1, keepdims=True)
     assert found == pytest.approx(-np.mean([log_p[i - 1, ids[i]] for i in labelled[1:]]), rel=1e-4)
+
+
+def test_methods_that_go_on_acting_are_served_on_their_schedules(talker):
+    """H2O evicts after each token, SnapKV never again: what the one says changes, and is that of decoding step by step."""
+    ids = [int(i) for i in np.random.default_rng(3).integers(1, 256, 60)]
+    policies = {"h2o": kvjax.methods.h2o(budget=16), "snapkv": kvjax.methods.snapkv(budget=16)}
+    texts = [Example(tuple(ids), (False,) * 40 + (True,) * 20)]
+    once, found = (served.answer_nats(talker, policies, texts, decoding=which) for which in (False, True))
+    assert found["snapkv"] == once["snapkv"] and abs(found["h2o"][0] - once["h2o"][0]) > 1e-3
+    cache, nats = kvjax.compress(kvjax.prefill(talker, ids[:40], needs=policies["h2o"]), policies["h2o"]), []
+    for at in range(40, 59):
+        cache = kvjax.extend(talker, cache, ids[at : at + 1], policies["h2o"]).cache
+        nats.append(-float(jax.nn.log_softmax(cache.logits[0])[ids[at + 1]]))
+    np.testing.assert_allclose(found["h2o"], np.mean(nats), rtol=1e-4)
+    acting = {"less": {"learned": policies["h2o"]}, "kvzap": {"learned": policies["snapkv"]}}
+    assert set(served.going_on(acting)) == {"less"}
 
 
 def test_a_command_tells_the_rank_correlation_of_heads(tmp_path, capsys):
