@@ -74,6 +74,14 @@ def test_rates_fall_straight_to_0():
     np.testing.assert_allclose(moved, np.outer([1, 0.75, 0.5, 0.25], [0.1, 0.02]), rtol=1e-4)
 
 
+def test_a_mixing_weight_stays_a_share():
+    """1 - γ + γ = 1 whatever γ is, but of 1.3 the parts are -0.3 and 1.3: 15 cuts would make 1.6^15, a thousand times as much."""
+    weights = {"kernel": jnp.full(3, 2.0), "bias": jnp.zeros(3), "gamma": jnp.array([-0.1, 0.4, 1.3])}
+    after = LOCOCO_TOY.project(weights)
+    np.testing.assert_allclose(after["gamma"], [0.0, 0.4, 1.0])
+    np.testing.assert_array_equal(after["kernel"], weights["kernel"])
+
+
 @pytest.mark.slow
 def test_training_lowers_the_loss_and_no_cut_changes_a_bit(tiny, whole, tmp_path):
     """Of the texts it learns from: random ones have nothing in common with others."""

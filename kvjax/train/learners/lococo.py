@@ -35,8 +35,9 @@ class LoCoCo(Learner):
     Source: LoCoCo, arXiv 2406.05317, section 3, as released.
     Differs: the first cut is of all before the chunk, further ones are those of decoding, each by the last token's attention (the
     release cuts before every chunk of 512, up to 16, by all attention of the last chunk); gradients go through all cuts (there
-    through the current one alone); the model is frozen (the release trains its embeddings and norms at 5 times the rate, and can
-    train low-rank updates of it, too).
+    through the current one alone); γ is put back into 0..1 after a step, where what is mixed again and again stays a mean (there it
+    is free, and |1 - γ| + γ > 1 grows with every cut); the model is frozen (the release trains its embeddings and norms at 5 times
+    the rate, and can train low-rank updates of it, too).
     """
 
     method: ClassVar[str] = "lococo"
@@ -75,6 +76,9 @@ class LoCoCo(Learner):
         factors = {"conv": self.conv_factor, "gamma": self.gamma_factor}
         rates = {name: optax.adam(optax.linear_schedule(factor * self.rate, 0.0, steps)) for name, factor in factors.items()}
         return optax.multi_transform(rates, {"kernel": "conv", "bias": "conv", "gamma": "gamma"})
+
+    def project(self, weights: PyTree) -> PyTree:
+        return {**weights, "gamma": jnp.clip(weights["gamma"], 0.0, 1.0)}
 
     def check(self, model: Decoder, length: int) -> None:
         del model
