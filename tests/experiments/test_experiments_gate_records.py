@@ -43,6 +43,8 @@ def test_a_record_is_two_lines_of_the_tables():
     assert table.run_line("trim_kv", found) == "| `trim_kv` | 2 of 8 | 1.5 | 2 | 1.5 | 6 | no |"
     (line,) = table.served_lines("trim_kv", found)
     assert line.startswith("| `trim_kv` | held-out | 2 | 4 | 1.500 | 2.500 | **-1.000 [-1.000, -1.000]** | -0.200 [")
+    found["served"]["nats"]["held-out, while decoding"] = NATS
+    assert [line.split(" | ")[1] for line in table.served_lines("trim_kv", found)] == ["held-out", "held-out, while decoding"]
 
 
 def test_gates_come_with_the_library():
