@@ -70,7 +70,7 @@ def test_a_batch_gets_each_its_own_total_and_no_layer_more_than_the_prompt():
     assert got.sum(-1).tolist() == [120, 180, 75] and (got.max(-1) <= [90, 64, 25]).all()
 
 
-@pytest.mark.parametrize("share", [[0.0, 0.0, 0.0], [0.5, np.nan, 0.2]])
+@pytest.mark.parametrize("share", [[0.0, 0.0, 0.0], [0.5, np.nan, 0.2], [0.5, np.inf, 0.2]])
 def test_no_usable_weights_are_uniform_ones(share):
     assert budgets_of(share, 50).tolist() == [[50, 50, 50]]
 

@@ -209,8 +209,9 @@ def test_merging_follows_the_transcription(n, weights, feature):
                     np.testing.assert_allclose(getattr(got, array)[row, h, at], want[array][h], atol=1e-5)
 
 
-@pytest.mark.parametrize("n", [60, 700])
+@pytest.mark.parametrize("n", [60, 700, 1200])
 def test_equal_likeness_goes_to_the_lower_slot(n):
+    """Of 1200 more than 256 stay: equal ones in two blocks."""
     view, keep = random_view(n)
     kind = np.random.default_rng(n).integers(0, 8, keep.shape)
     evicted = np.asarray(view.valid & ~keep)

@@ -149,6 +149,29 @@ def test_every_k_counts_blocks_of_known_tokens(lm, first_layer):
     assert (ten.lengths == BUDGET).all()
 
 
+def due(when, held, *, steps=1, new=1):
+    """Of heads with a budget of 10 that hold so many slots."""
+    row = lambda x: jnp.array([x], jnp.int32)  # noqa: E731
+    found = when.due(row(steps), row(new), held=jnp.asarray(held, jnp.int32)[None, None], budget=jnp.full((1, 1, len(held)), 10))
+    return found[0, 0].tolist()
+
+
+def test_a_head_is_cut_once_it_holds_its_slack():
+    """With a slack of 3 at 13 slots, and room for 2 more than the budget and the tokens of a block; a slack of 0 is one of 1."""
+    assert due(kvjax.WhenFull(3), [9, 10, 12, 13, 14]) == [False, False, False, True, True]
+    assert due(kvjax.WhenFull(0), [10, 11]) == due(kvjax.WhenFull(1), [10, 11]) == [False, True]
+    assert [kvjax.WhenFull(3).headroom(new, block) for new, block in ((9, 1), (9, 4), (2, 1))] == [3, 6, 2]
+
+
+def test_every_third_token_is_due_wherever_a_block_ends():
+    """Token 3 is, tokens 4 and 5 are not; a block of 2 that ends at 4 has the third in it. A head within its budget never is."""
+    every = kvjax.Every(3)
+    assert [due(every, [11], steps=steps) for steps in (2, 3, 4, 6)] == [[False], [True], [False], [True]]
+    assert [due(every, [11], steps=steps, new=2) for steps in (4, 5, 7)] == [[True], [False], [True]]
+    assert due(every, [9, 10, 11], steps=3) == [False, False, True]
+    assert [every.headroom(new, block) for new, block in ((9, 1), (9, 4), (2, 1))] == [3, 6, 2]
+
+
 SCHEDULES = [pytest.param(kvjax.Every(1), marks=pytest.mark.slow), kvjax.Every(7), kvjax.WhenFull(5)]
 
 

@@ -209,6 +209,23 @@ def test_headers_that_lie_are_refused(lm, file, policy):
         kvjax.load_cache(rewritten(file, version=9), lm, policy)
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda cache: cache.replace(length=cache.length.at[0, 0, 0].set(cache.capacity[0, 0, 0] + 1)),
+        lambda cache: cache.replace(length=cache.length.at[0, 0, 0].set(-1)),
+        lambda cache: cache.replace(start=cache.start.at[-1, -1, -1].set(cache.slots)),
+        lambda cache: cache.replace(start=cache.start.at[0, 0, 0].set(-1)),
+        lambda cache: cache.replace(start=cache.start.at[0, 0, 0].set(cache.start[0, 0, 1])),
+    ],
+    ids=["longer than its room", "of less than nothing", "behind the pool", "before the pool", "in another"],
+)  # fmt: skip
+def test_regions_that_cannot_be_are_refused(lm, cache, policy, tmp_path, lie):
+    path = kvjax.save_cache(lie(cache), tmp_path / "lie", lm, policy)
+    with pytest.raises(ValueError, match="overlap or lie outside"):
+        kvjax.load_cache(path, lm, policy)
+
+
 def test_strangers_are_refused(lm, policy, tmp_path):
     weights = tmp_path / "weights"
     save_file({"x": np.zeros(3, np.float32)}, weights)

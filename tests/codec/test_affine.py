@@ -56,6 +56,20 @@ def test_codes_and_words_are_the_references(bits, reduce, store):
     assert (rows.scale.dtype, rows.words.dtype) == (store, jnp.uint32)
 
 
+@pytest.mark.parametrize("reduce", SIDES)
+@pytest.mark.parametrize("bits", [2, 3, 8])
+def test_no_code_leaves_its_bits_where_the_minimum_is_rounded(bits, reduce):
+    """1000.3 is 1000.5 in float16, 1000.7 too: codes would lie below 0 or above the top, and in the bits of those beside them."""
+    x = np.full((1, 1, 16, 16), 1000.3, np.float32)
+    x[..., ::2, ::2] = 1000.35
+    x[..., 8:, :], x[..., 12:, :] = 1000.7, 999.8
+    codec = Affine(bits=bits, group=8, reduce=reduce)
+    rows = codec.encode(jnp.asarray(x))
+    want = reference.quantise(x, bits=bits, group=8, axis=SIDES[reduce][2], store=np.float16)
+    assert 0 <= want.codes.min() and want.codes.max() <= 2**bits - 1
+    np.testing.assert_allclose(codec.decode(rows, jnp.float32), reference.dequantise(want), atol=1e-3)
+
+
 @pytest.mark.parametrize("bits, each", [(1, 32), (2, 16), (3, 10), (4, 8), (8, 4)])
 @pytest.mark.parametrize("n", [1, 9, 10, 11, 64])
 def test_words_go_there_and_back(bits, each, n):

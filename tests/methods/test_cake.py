@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import kvjax
-from kvjax.allocate.preference import cascaded, entropy_and_variance, log_preference
+from kvjax.allocate.preference import LayerPreference, cascaded, entropy_and_variance, log_preference
 from kvjax.allocate.spread import ClipAndSpread, LargestRemainders, adjust
 from kvjax.evidence import Evidence
 from kvjax.score import AvgPool, MeanAndVariance, NoPool, WindowAttention
 from kvjax.score.window_rows import mean_and_variance, window_rows
-from kvjax.view import LayerView
+from kvjax.view import LayerView, Ranking
 from tests.conftest import ids_of
 from tests.methods.simulation import decodes_as, kept_by, prompt_arrays, same_kept
 from tests.reference import cake
@@ -29,6 +29,15 @@ def layers(lm, prompt):
 
 
 # ---- The worked example
+
+
+@pytest.mark.parametrize(("mean", "budgets"), [(5, [5, 5]), (8, [8, 8]), (9, [9, 9]), (12, [12, 12])])
+def test_no_layer_gets_more_than_a_budget_within_the_window(mean, budgets):
+    """A window of 8 of equal layers: 5 slots a layer are 5, not the window; what is above it is shared out."""
+    yes = jnp.ones((2, 1, 2, 20), bool)
+    pos = jnp.broadcast_to(jnp.arange(20, dtype=jnp.int32), yes.shape)
+    ranking = Ranking(scores=pos.astype(jnp.float32), protected=~yes, valid=yes, pos=pos, measured=jnp.zeros((2, 1)))
+    assert LayerPreference(window=8)(ranking, jnp.asarray([mean], jnp.int32))[:, 0].tolist() == [[b, b] for b in budgets]
 
 
 @BOTH

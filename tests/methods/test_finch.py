@@ -18,6 +18,13 @@ def test_a19g():
     np.testing.assert_allclose(u[0, 0, :3], [1.55, 0.65, 0.9], rtol=1e-6)
 
 
+def test_rows_before_the_text_do_not_count():
+    """Of a window of two the first row is none: row 2 with 2 keys before it alone, over one row."""
+    rows = jnp.array([[9.0, 9, 9], [0.2, 0.3, 0.5]])[None, None, None]
+    u = levelled(rows, jnp.array([[False, True]]), jnp.array([3]))
+    np.testing.assert_allclose(u[0, 0], [0.4, 0.6, 1.0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("window, chunk", [(8, None), (8, 32), (13, 24)])
 def test_the_prompt(lm, prompt, pre, window, chunk):
     policy = kvjax.methods.finch(budget=0.4, window=window, chunk=chunk)

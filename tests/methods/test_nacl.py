@@ -8,7 +8,8 @@ import kvjax
 from kvjax.kernels.select_top import ordered, select_top
 from kvjax.noise import gumbel_at
 from kvjax.score.proxies import proxies
-from kvjax.select.sampled import ends, sample
+from kvjax.select.sampled import BestAndSampled, ends, sample
+from kvjax.view import Ranking
 from tests.methods.simulation import kept_by, prompt_arrays, same_kept
 from tests.reference import nacl
 
@@ -57,6 +58,28 @@ def test_what_a_prompt_keeps(pre, layers, seed, budget):
         counts = dict(sinks=2, recent=3, best=budget - 5 - drawn, sampled=drawn)
         want.append([nacl.kept(u[h], noise[h], **counts) for h in range(2)])
     same_kept(kept_by(cache), want)
+
+
+def ranked(layers, protected):
+    u = jnp.broadcast_to(U, (layers, 1, 2, 10))
+    pos = jnp.broadcast_to(jnp.arange(10, dtype=jnp.int32), u.shape)
+    return Ranking(scores=u, protected=jnp.isin(pos, jnp.asarray(protected)), valid=pos >= 0, pos=pos)
+
+
+def test_the_sample_takes_no_slot_of_the_ends():
+    """Of 6 slots half would be drawn; 5 ends stay, so one is. Where 6 stay, none is."""
+    select = BestAndSampled(sampled=0.5)
+    for ends_of in ([0, 1, 7, 8, 9], [0, 1, 6, 7, 8, 9]):
+        kept = np.asarray(select(ranked(1, ends_of), jnp.full((1, 1, 2), 6, jnp.int32)))[0, 0]
+        assert kept[:, ends_of].all() and kept.sum(-1).tolist() == [6, 6]
+
+
+def test_draws_belong_to_the_layers_of_the_model():
+    """Layers 1 and 2 cut by themselves draw what they draw where all three are cut at once; equal layers draw differently."""
+    select, budget = BestAndSampled(sampled=0.8, seed=3), jnp.full((3, 1, 2), 5, jnp.int32)
+    whole, part = select(ranked(3, [9]), budget), select(ranked(2, [9]).replace(first=1, of=3), budget[1:])
+    np.testing.assert_array_equal(part, whole[1:])
+    assert (whole[0] != whole[1]).any()
 
 
 def test_without_a_sample_it_is_the_best_and_the_ends(pre, layers):

@@ -26,6 +26,12 @@ def test_e14():
     assert contexts(jnp.array([1000]), ratios, 64)[:, 0].tolist() == [1000, 985, 935, 855]
 
 
+@pytest.mark.parametrize(("least", "want"), [(50, [100, 100, 100]), (49, [50, 50, 50]), (25, [50, 50, 50]), (24, [50, 25, 25])])
+def test_a_context_is_not_cut_to_its_least(least, want):
+    """Halves of 100: 50 is no more than a least of 50, so nothing goes; of 49 one cut is made, and 25 would be too few."""
+    assert contexts(jnp.array([100]), jnp.full(3, 0.5), least)[:, 0].tolist() == want
+
+
 def ranking(n: int, layers: int) -> Ranking:
     pos = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32), (layers, 1, 2, n))
     return Ranking(scores=pos.astype(jnp.float32), protected=pos < 0, valid=pos >= 0, pos=pos)
