@@ -14,7 +14,7 @@ from kvjax.encode import Absolute, InCache, Unrotated
 from kvjax.evidence import AttentionStatistics, ColumnSums
 from kvjax.evidence.reduce import Sum
 from kvjax.score import AccumulatedAttention, AllMean, NoPool, Recency, WindowAttention
-from kvjax.select import TopK
+from kvjax.select import BestAndSampled, TopK
 from kvjax.stage import Scorer
 from tests.conftest import ids_of, windowed
 from tests.reference import streaming
@@ -189,9 +189,17 @@ def test_a_block_longer_than_the_room_between_evictions_stays_in_its_region(lm, 
                 assert kept[4:].tolist() == list(range(end - len(kept) + 4, end))
 
 
-@pytest.mark.parametrize("name", ["h2o", "d2o"])
+#: Methods that evict while decoding, one that also merges, and one whose draws are a layer's own.
+CUT_TOGETHER = {
+    "h2o": kvjax.methods.h2o(budget=BUDGET),
+    "d2o": kvjax.methods.d2o(budget=BUDGET),
+    "drawn": kvjax.methods.h2o(budget=BUDGET).replace(select=BestAndSampled(sampled=0.5)),
+}
+
+
+@pytest.mark.parametrize("name", CUT_TOGETHER)
 def test_layers_cut_one_by_one_are_cut_as_all_at_once(name, lm, monkeypatch):
-    policy, ids = getattr(kvjax.methods, name)(budget=BUDGET), ids_of(PROMPT + 6, 3)
+    policy, ids = CUT_TOGETHER[name], ids_of(PROMPT + 6, 3)
     assert group.together(3, 128) == 3 and group.together(32, 1 << 18) == 4 and group.together(7, 1 << 19) == 1
     all_at_once = run(lm, ids, policy)
     monkeypatch.setattr(group, "AT_ONCE", 1)

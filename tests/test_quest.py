@@ -10,7 +10,7 @@ from kvjax.attention_inputs import AttentionInputs
 from kvjax.encode import Cast, OnHost, Stored
 from kvjax.kernels.bound_scores import bound_scores
 from kvjax.retrieve import OwnPages, SharedPages, TopPages
-from kvjax.retrieve.page_bounds import page_bounds
+from kvjax.retrieve.page_bounds import PageBounds, page_bounds
 from kvjax.retrieve.top_pages import listed_pages
 from tests.conftest import compilations, ids_of, policy_of
 from tests.reference import quest as slow
@@ -97,6 +97,13 @@ def test_reading_everything_is_the_full_cache(lm, pre, tokens):
     np.testing.assert_array_equal(got.tokens, want.tokens)
     np.testing.assert_allclose(got.logits, want.logits, atol=2e-5)
     assert float(got.cache.retrieval.share.min()) == 1.0
+
+
+def test_the_share_of_a_head_is_of_the_pages_it_has():
+    """Queries of the first row read 3 pages, of the second 1; heads have 4, 2 and none, 1, 5 and 3."""
+    full = jnp.array([[[4, 2, 0], [1, 5, 3]]], jnp.int32)
+    state = PageBounds(low=(), high=(), full=full, pages=jnp.array([3, 1], jnp.int32), most=64, size=SIZE)
+    np.testing.assert_allclose(state.share[0], [[3 / 4, 1, 0], [1, 1 / 5, 1 / 3]], rtol=1e-6)
 
 
 def test_few_pages_are_not_the_full_cache_and_cost_their_bounds(lm, pre):

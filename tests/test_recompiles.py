@@ -68,6 +68,13 @@ def test_size_classes_waste_little_and_are_few(slots):
     assert len({size_class(n) for n in range(2**14 + 1, 2**15 + 1)}) == 64
 
 
+def test_size_classes_by_hand():
+    """Up to the next of 16 classes a power of two, and never below 64; from eight million slots on up to the next 2^19."""
+    assert [size_class(n, 16) for n in (1, 64, 65, 1025, 4096, 4097)] == [64, 64, 72, 1088, 4096, 4352]
+    assert [size_class(2**23 + 1, steps) for steps in (16, 64)] == [2**23 + 2**19, 2**23 + 2**17]
+    assert [size_class(2**30 + 1, steps) for steps in (16, 64)] == [2**30 + 2**19] * 2
+
+
 @pytest.mark.parametrize("name", ["snapkv", "streaming_llm", "d2o", "heterocache", "hcattention", "quest"])
 def test_a_step_fed_again_is_the_same_program(lm, prompt, name):
     """The first call takes a cache just made, the next what a step gave back."""

@@ -39,8 +39,7 @@ class BestAndSampled(Selector):
         sampled: share of the slots that is drawn.   seed: an integer.
         ends: protected tokens, as a share of the text.   sinks, least: see above.
 
-    Noise belongs to a layer (after the prompt the model's; while decoding counted from the first that is cut with it), head and
-    position.
+    Noise belongs to a layer of the model, a head and a position.
     Source: NaCL, arXiv 2408.03675, algorithm 1.
     """
 

@@ -136,6 +136,25 @@ def test_blocks_of_known_tokens_evict_after_each(lm, pre):
     assert read.lengths.sum() == 6 * BUDGET and (read.lengths <= np.asarray(read.capacity)).all()
 
 
+@struct.dataclass
+class OldestOfHeadFirst(Scorer):
+    """Every slot of head 0 before every slot of head 1, older ones first."""
+
+    def score(self, view, evidence):
+        return jnp.array([1.0, 0.0])[:, None] - 1e-3 * view.pos
+
+
+def test_what_is_protected_follows_the_new_budgets(lm, pre):
+    """Half of 20 slots are recent. Three tokens later head 0 keeps all its 23, and head 1 has 17 left, 8 of them recent."""
+    policy = policy_of().replace(score=OldestOfHeadFirst(), select=TopK(recent_share=0.5))
+    cache = kvjax.compress(pre, policy.replace(allocate=kvjax.allocate.Uniform()))
+    assert cache.kept(0)[0][1].tolist() == [*range(10), *range(80, 90)]
+    cache = kvjax.extend(lm, cache, ids_of(K, 3), policy).cache
+    for layer in range(3):
+        one, other = (x.tolist() for x in cache.kept(layer)[0])
+        assert one == [*range(10), *range(80, 93)] and other == [*range(9), *range(85, 93)]
+
+
 def test_nothing_goes_while_there_is_room_together(lm, pre):
     policy = policy_of().replace(budget=1000)
     got = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=7, stop=())
