@@ -79,6 +79,13 @@ def test_sampling_is_seeded_and_respects_its_limits(lm, cache):
         np.testing.assert_array_equal(draw(sampler, 3), greedy)
 
 
+def test_of_equal_logits_the_lower_ids_are_the_likeliest():
+    """As `Greedy` takes the lowest; of six alike the first two are the top two."""
+    logits, likely = jnp.zeros((1, 6)).at[0, 0].set(-1.0), Sample(top_k=2)
+    drawn = {int(likely(logits, jax.random.key(seed))[0]) for seed in range(20)}
+    assert drawn == {1, 2} and int(kvjax.Greedy()(logits, jax.random.key(0))[0]) == 1
+
+
 def test_with_a_key_a_row_a_row_gets_what_it_gets_alone(lm, cache):
     policy, keys = policy_of("snapkv"), jax.random.split(jax.random.key(5), 3)
     rows = len(cache.position)

@@ -163,6 +163,15 @@ def test_a_head_is_cut_once_it_holds_its_slack():
     assert [kvjax.WhenFull(3).headroom(new, block) for new, block in ((9, 1), (9, 4), (2, 1))] == [3, 6, 2]
 
 
+def test_the_room_of_a_region_is_what_it_can_hold_between_two_evictions():
+    """Of 10 slots and 5 to come: 15 at most by appending; the budget and a token before it is cut; or those and 4 more."""
+    full = lambda when, budget: int(when.fullest(np.array([10]), np.array([budget]), 5, 1)[0])  # noqa: E731
+    traded = kvjax.Every(1, reallocate=True, growth=4)
+    assert [full(kvjax.AfterPrefill(), budget) for budget in (8, 1000)] == [15, 15]
+    assert [full(kvjax.Every(1), budget) for budget in (8, 12, 1000)] == [11, 13, 15]
+    assert [full(traded, budget) for budget in (8, 12, 1000)] == [10 + 5, 12 + 5, 15 + 5]
+
+
 def test_every_third_token_is_due_wherever_a_block_ends():
     """Token 3 is, tokens 4 and 5 are not; a block of 2 that ends at 4 has the third in it. A head within its budget never is."""
     every = kvjax.Every(3)

@@ -38,6 +38,15 @@ def test_what_a_head_is_sure_of_goes_by_score():
         assert np.flatnonzero(stays[0, 0, 0]).tolist() == kept
 
 
+def test_a_head_of_few_slots_fills_them_by_score_alone():
+    """Heads of 8 and 2 slots are sure of the mean, 5: the second has room for its 2 best, wherever they stand."""
+    u = jnp.broadcast_to(jnp.arange(10, dtype=jnp.float32), (1, 1, 2, 10))
+    pos = jnp.broadcast_to(jnp.arange(10, dtype=jnp.int32), u.shape)
+    ranking = Ranking(scores=u, protected=pos < 0, valid=pos >= 0, pos=pos, second=-u)
+    one, other = np.asarray(TwoStages(first=0.0, safe=1.0)(ranking, jnp.array([[[8, 2]]], jnp.int32)))[0, 0]
+    assert np.flatnonzero(one).tolist() == [0, 1, 2, 5, 6, 7, 8, 9] and np.flatnonzero(other).tolist() == [8, 9]
+
+
 def test_a5_projected_norm():
     w_o = jnp.array([[[[1, 0], [0, -1]], [[2, 1], [-1, 0]]]], jnp.float32)  # [h, g, d, e]
     assert projected_value_norm(jnp.array([[[[1.0, 2.0]]]]), w_o.transpose(3, 0, 1, 2))[0, 0, 0] == 2

@@ -7,6 +7,7 @@ import pytest
 
 import kvjax
 from kvjax.merge import ByVotes
+from kvjax.merge.votes import mean_seen
 from kvjax.score.raw_mass import Masses, weighted
 from kvjax.view import LayerView
 from tests.conftest import ids_of
@@ -43,6 +44,12 @@ def test_below_the_threshold_a_slot_is_dropped():
     out = merged([[1.0, 0], [0.8, 0.6]], [[0.0, 4], [8, 0]], [2.0, 0.5], [True, False], threshold=0.81)
     np.testing.assert_array_equal(out.k[0, 0, 0], [1, 0])
     np.testing.assert_array_equal(out.bias, 0)
+
+
+def test_the_mean_is_over_the_queries_that_could_see_a_slot():
+    """Of three queries all, two, one and none."""
+    recent = jnp.array([[[[1.0, 2, 3], [0, 1, 3], [0, 0, 5], [0, 0, 0]]]])
+    assert mean_seen(recent)[0, 0].tolist() == [2, 2, 5, 0]
 
 
 def test_what_a_query_could_not_see_does_not_count():

@@ -148,6 +148,12 @@ def test_bytes_are_where_they_are_said_to_be(lm, pre):
     np.testing.assert_array_equal(out.cache.retrieval.fetched_nbytes, [steps * 3 * 2 * 24 * 16 * 4])
 
 
+@pytest.mark.parametrize("tokens, chunks", [(1, 1), (7, 1), (8, 1), (17, 2), (0.01, 1)])
+def test_a_query_reads_whole_chunks_and_one_at_least(lm, pre, tokens, chunks):
+    chosen = policy(tokens, chunk=8)
+    assert kvjax.compress(pre, chosen).retrieval.wanted.tolist() == [chunks]
+
+
 def test_refusals(lm, pre):
     for wrong, why in (({"rank": 0}, "at least 1"), ({"local": -1}, "0 or more"), ({"tokens": 1.5}, "share")):
         with pytest.raises(ValueError, match=why):

@@ -1,11 +1,14 @@
 """ThinK against its transcription: which channels, what attention reads for 64 steps, bytes freed; exact where none is pruned."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kvjax
 from kvjax.codec import KeptChannels
+from kvjax.codec.layer_regions import LayerRegions
+from kvjax.types import SLACK
 from tests.conftest import counted_leaves, ids_of, policy_of
 from tests.held import held
 from tests.methods.in_tiers import positions
@@ -31,6 +34,23 @@ def test_channels_and_keys(lm, length):
         got = held(cache, policy.encode, layer, 0, h)
         np.testing.assert_array_equal(got[0][order], think.keys(k, channels, 16))
         np.testing.assert_array_equal(got[1][order], v)
+
+
+def test_products_are_those_of_whole_keys_divided_by_the_root_of_their_width():
+    """Two regions of 5 and 3 slots; of 8 channels 5 are stored."""
+    rng, codec = np.random.default_rng(0), KeptChannels(pruned=0.4)
+    k, q = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((1, 2, 8, 8), (1, 2, 3, 1, 8)))
+    worth = jnp.asarray([[[1, 1, 0, 1, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0, 1, 1]]], bool)
+    rows = codec.encode(k, None, worth)
+    pool = jnp.pad(rows[0].reshape(16, 5), ((0, SLACK), (0, 0)))
+    at = LayerRegions(
+        pool=pool, pos=jnp.arange(16 + SLACK, dtype=jnp.int32) % 8, start=jnp.array([[0, 8]]), length=jnp.array([[5, 3]]),
+        positions=jnp.array([[20]]), padded_slots=64,
+    )  # fmt: skip
+    got = codec.scores(q, at, worth)
+    want = np.einsum("bhgtd,bhnd->bhgtn", q, np.where(worth[:, :, None], k, 0)) / np.sqrt(8)
+    for head, n in enumerate((5, 3)):
+        np.testing.assert_allclose(got[0, head, :, 0, :n], want[0, head, :, 0, :n], rtol=1e-5, atol=1e-6)
 
 
 def test_64_steps_read_what_the_transcription_says(lm):
