@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kvjax
-from kvjax.cache.layout import plan_regions
+from kvjax.cache.layout import decodes_as_it_is, plan_regions, resize
 from kvjax.kernels.compact import host
 from kvjax.types import DECODING
 from tests.conftest import compilations, ids_of, policy_of
@@ -85,6 +85,16 @@ def test_what_is_allocated_is_what_the_class_says(lm):
         exact = int((cache.lengths + LATER).sum())
         assert exact * cache.slot_nbytes < cache.nbytes <= 1.0625 * (exact + 8 * cache.lengths.size + 256) * cache.slot_nbytes + 512
         assert cache.room_nbytes >= LATER * cache.lengths.size * cache.slot_nbytes
+
+
+def test_only_what_grows_may_lie_in_a_pool_larger_than_it_needs(lm, pre):
+    """The room of a larger class was asked for, or an eviction has left it: then it is given back."""
+    cache = kvjax.compress(pre, policy_of("snapkv"))
+    fits, larger = (resize(cache, cache.lengths + NEW, slots, steps=DECODING) for slots in (0, 4096))
+    stays = lambda x, grows: decodes_as_it_is(x, cache.lengths + NEW, 0, grows=grows)  # noqa: E731
+    assert larger.slots > 4096 > fits.slots
+    assert stays(fits, True) and stays(fits, False) and stays(larger, True) and not stays(larger, False)
+    assert not decodes_as_it_is(fits, np.asarray(fits.capacity) + 1, 0, grows=True)
 
 
 def pool_of(cache) -> int:
