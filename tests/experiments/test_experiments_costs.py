@@ -183,7 +183,13 @@ def test_rows_without_costs_have_no_columns_for_them():
     (table,) = tables([row()])
     assert "KV footprint" not in markdown(table) and compare([row()], "full")[0].entries[0].costs == {}
     (table,) = tables([row(kv_footprint=0.5, pte_stored=1234.5, answer_tokens=7)])
-    assert "| snapkv | 0.5 | 0.500 / 1234 / 7 / - |" in markdown(table)
+    assert "| snapkv | 0.5 | 0.500 / 1234 / 7 |" in markdown(table) and "first token" not in markdown(table)
+    most = [row(policy=name, policy_repr=name, kv_footprint=0.5) for name in ("snapkv", "knorm", "tova")]
+    most[0] |= {"seconds_to_first_token": 0.25}
+    (table,) = tables(most)
+    assert "| knorm | 0.5 | 0.500 |" in markdown(table), "a figure that most cells lack has no place"
+    (table,) = tables(most[:2])
+    assert "| knorm | 0.5 | 0.500 / - |" in markdown(table) and "| snapkv | 0.5 | 0.500 / 250 |" in markdown(table)
 
 
 def test_a_cost_that_is_no_number_is_no_row(tmp_path):
