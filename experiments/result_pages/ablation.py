@@ -31,7 +31,8 @@ def _sizes_of(rows: Sequence[Row]) -> str:
     """Models, lengths and budgets of rows: `smollm2-135m (float32), 1024 and 2048 tokens, budget 0.25`."""
 
     def joined(words: Iterable[object]) -> str:
-        return " and ".join(map(str, sorted(set(words))))
+        *first, last = map(str, sorted(set(words)))
+        return f"{', '.join(first)} and {last}" if first else last
 
     models = joined(f"{row['model']} ({row['dtype']})" for row in rows)
     return f"{models}, {joined(row['length'] for row in rows)} tokens, budget {joined(row['budget'] for row in rows)}"
