@@ -124,7 +124,8 @@ def test_texts_too_short_for_what_is_hidden_are_refused(talker, kind):
 def test_every_method_has_a_learner_with_its_settings(method):
     known = find(method)
     made = known.learner(known.DEFAULTS, None)
-    assert isinstance(made, Learner) and made.method == method and made.budget == type(made)().budget and known.DATA in kinds()
+    assert isinstance(made, Learner) and made.method == method and known.DATA in kinds()
+    assert made.budget == (128 if method in ("lococo", "trim_kv") else type(made)().budget), "less than a text of 512 tokens"
     if method in ("attention_gate", "dmc", "dms", "kvzap", "neural_garbage_collection", "stochastic_kv_routing"):
         with pytest.raises(ValueError, match="leave --budget out"):
             known.learner(known.DEFAULTS, 300)
