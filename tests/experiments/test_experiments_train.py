@@ -167,7 +167,7 @@ def test_a_run_is_taken_up_where_asked_and_not_by_chance(cli, talker, prose, eva
     assert code == 2 and "seed: 0 there, 1 asked" in err
 
 
-@pytest.mark.parametrize("sizes, said", [([], "of 512 tokens fit the 512"), (["--budget", 64], "of 12 tokens fit the 64")])
+@pytest.mark.parametrize("sizes, said", [(["--budget", 512], "of 512 tokens fit the 512"), ([], "of 12 tokens fit the 128")])
 def test_gates_that_nothing_would_be_taught_are_not_trained(cli, evaluated, tmp_path, sizes, said):
     """Of 64 ids seven are keys: six pairs and three questions, 12 tokens whatever --length asks for."""
     code, out, err = cli("train", "trim_kv", "--model", "random:layers=1", "--data", "recall", *sizes, "--out", tmp_path / "gate")
@@ -268,7 +268,7 @@ def test_a_model_is_trained_from_scratch_and_served(cli, tmp_path, method):
         (["dms", "--budget", 100], "--set ratio=N"),
         (["attention_gate", "--budget", 100], "--set target=SHARE"),
         (["dmc", "--budget", 100], "--set ratio=N"),
-        (["lococo", "--length", 300], "the last 512 are predicted, and 512 slots hold all before them"),
+        (["lococo", "--length", 200], "the last 128 are predicted, and 128 slots hold all before them"),
         (["duo_attention", "--budget", 100], "leaves nothing beside 128 sinks"),
         (
             ["trim_kv", "--data", "text", "--length", 64, "--budget", 8, "--samples", 10_000],
