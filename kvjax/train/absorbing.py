@@ -28,7 +28,7 @@ def absorbing_attention(
     """
     phi, psi = query_features(inputs.q, weights["q"]), key_features(inputs.k, weights["k"])
     mass = jnp.einsum("bhgtr,bhnr->bhgtn", phi, psi, precision="highest")
-    z = jnp.where(seen[:, :, None], logits(inputs), jnp.log(jnp.maximum(mass, _LEAST)))
+    z = jnp.where(seen[:, :, None], logits(inputs.q, inputs.k), jnp.log(jnp.maximum(mass, _LEAST)))
     t = z.shape[-1]
     a = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((t, t), bool)), z, -jnp.inf), axis=-1)
     return jnp.einsum("bhgtn,bhnd->bhgtd", a, inputs.v.astype(jnp.float32), precision="highest")
@@ -48,7 +48,7 @@ def absorbing(slots: int, recent: int) -> Hook:
     def hook(layer: int, weights: PyTree, inputs: AttentionInputs, attend: Attend) -> tuple[Array, tuple[Array, Array]]:
         del layer
         full = attend(inputs)
-        seen = held_by_heavy_hitters(logits(inputs), slots=slots, recent=recent)
+        seen = held_by_heavy_hitters(logits(inputs.q, inputs.k), slots=slots, recent=recent)
         alone = causal_attention(inputs, jnp.where(seen, 0.0, -jnp.inf)[:, :, None])
         errors = (output_error(inputs, out, full) for out in (absorbing_attention(inputs, seen, weights), alone))
         return full, tuple(errors)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32
 
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.types import Keys, Queries
 
 
 def causal_attention(
@@ -22,14 +23,14 @@ def causal_weights(
     inputs: AttentionInputs, bias: Float32[Array, "#b #h #g #t #t"] | None = None, *, window: int | None = None
 ) -> Float32[Array, "b h g t t"]:
     """a_ij = softmax_j(q_i·k_j / sqrt(d) + bias_ij), 0 where i does not see j; as `causal_attention` takes it."""
-    z = logits(inputs)
+    z = logits(inputs.q, inputs.k)
     z = z if bias is None else z + bias
     i = jnp.arange(z.shape[3], dtype=jnp.int32)
     seen = i <= i[:, None] if window is None else (i <= i[:, None]) & (i > i[:, None] - window)
     return jax.nn.softmax(jnp.where(seen, z, -jnp.inf), axis=-1)
 
 
-def logits(inputs: AttentionInputs) -> Float32[Array, "b h g t t"]:
+def logits(q: Queries, k: Keys) -> Float32[Array, "b h g t n"]:
     """q_i·k_j / sqrt(d), of later keys, too."""
-    q, k = (x.astype(jnp.float32) for x in (inputs.q, inputs.k))
-    return jnp.einsum("bhgtd,bhnd->bhgtn", q, k, precision="highest") / jnp.sqrt(jnp.float32(q.shape[-1]))
+    z = jnp.einsum("bhgtd,bhnd->bhgtn", q.astype(jnp.float32), k.astype(jnp.float32), precision="highest")
+    return z / jnp.sqrt(jnp.float32(q.shape[-1]))

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Float32, PyTree
+from jaxtyping import Array, Float, Float32, PyTree
 
 from kvjax.attention_inputs import AttentionInputs
+from kvjax.kernels.window_scores import sees
 from kvjax.merge import Convolved
 from kvjax.select import TopK
-from kvjax.train.attention import causal_weights
+from kvjax.train.attention import causal_weights, logits
 from kvjax.train.forward import Attend
 from kvjax.types import Keys, Scores, Values
 from kvjax.view import LayerView, Ranking
@@ -87,14 +88,9 @@ def with_new(held: LayerView, k: Keys, v: Values) -> LayerView:
 
 def step_weights(q: Float[Array, "b h g t d"], view: LayerView, window: int | None) -> Float32[Array, "b h g t n"]:
     """The attention of the last t tokens of a view over its slots."""
-    z = jnp.einsum("bhgtd,bhnd->bhgtn", q.astype(jnp.float32), view.k.astype(jnp.float32), precision="highest")
-    at = view.pos[:, :, -q.shape[3] :, None]
-    seen = view.valid[:, :, None] & _visible(view.pos[:, :, None], at, window)
-    return jax.nn.softmax(jnp.where(seen[:, :, None], z / jnp.sqrt(jnp.float32(q.shape[-1])), -jnp.inf), axis=-1)
-
-
-def _visible(pos: Array, at: Array, window: int | None) -> Bool[Array, "b h t n"]:
-    return (pos <= at) if window is None else (pos <= at) & (pos > at - window)
+    at = view.length[:, None] - jnp.arange(q.shape[3], 0, -1, dtype=jnp.int32)
+    seen = sees(view.pos, view.valid, at, None if window is None else jnp.full_like(view.length, window))
+    return jax.nn.softmax(jnp.where(seen, logits(q, view.k), -jnp.inf), axis=-1)
 
 
 def _taken(x: Array, at: Array) -> Array:

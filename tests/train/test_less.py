@@ -36,7 +36,7 @@ def test_what_is_held_and_the_output_are_the_transcription():
 
     @jax.jit
     def both(inputs):
-        seen = held_by_heavy_hitters(logits(inputs), slots=SLOTS, recent=RECENT)
+        seen = held_by_heavy_hitters(logits(inputs.q, inputs.k), slots=SLOTS, recent=RECENT)
         return seen, absorbing_attention(inputs, seen, here)
 
     seen, out = both(inputs)
