@@ -7,6 +7,7 @@ from itertools import combinations
 
 from experiments.ablations.ablation import Variant
 from experiments.report import column
+from experiments.report.tables import begin
 from experiments.rows import Row
 from experiments.stats import Estimate, average, share
 from experiments.stretches import units
@@ -37,7 +38,7 @@ class Pair:
 
 def prompt_of(row: Row) -> Prompt:
     """What tells a row's prompt from others of its task."""
-    return row["length"], row["prompt"], row["seed"], row.get("begin")
+    return row["length"], row["prompt"], row["seed"], begin(row)
 
 
 def worth(row: Row) -> float:

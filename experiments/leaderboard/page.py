@@ -13,6 +13,7 @@ from experiments.report.charts import datum as chart_datum
 from experiments.report.charts import heights
 from experiments.report.words import difference, estimate, milliseconds
 from experiments.stats import Estimate
+from kvjax.short_repr import span
 
 #: Titles of the vertical axis, by unit.
 _AXES = {"share": "score %", "nats": "nats per token beyond the full cache"}
@@ -91,9 +92,8 @@ def specifications(places: Sequence[Place]) -> dict[str, Json]:
 
 def _about(places: Sequence[Place]) -> str:
     methods = len({place.entry.policy.partition(":")[0] for place in places})
-    prompts = sorted({place.entry.score.count for place in places if len(place.tasks) == 1})
-    words = f"{prompts[0]}" if len(prompts) == 1 else f"{prompts[0]} to {prompts[-1]}"
-    return f"{methods} methods; prompts of a task: {words}. {', '.join(dict.fromkeys(map(_setting, places)))}."
+    prompts = span(place.entry.score.count for place in places if len(place.tasks) == 1)
+    return f"{methods} methods; prompts of a task: {prompts}. {', '.join(dict.fromkeys(map(_setting, places)))}."
 
 
 def _setting(place: Place) -> str:

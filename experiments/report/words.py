@@ -7,7 +7,7 @@ from experiments.stats import Estimate
 
 def estimate(e: Estimate, kind: str) -> str:
     """`100 [57, 100]` of a score ("share"), `3.275 ± 0.372` of nats per token; the mean alone where no interval is known."""
-    return _percent(e, "") if kind == "share" else f"{e.mean:.3f}{_half(e)}"
+    return _percent(e, "") if kind == "share" else _nats(e, "")
 
 
 def difference(e: Estimate, kind: str) -> str:
@@ -21,10 +21,6 @@ def milliseconds(seconds: float | None, batch: float = 1) -> str:
         return "-"
     text = f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:.0f}"
     return text if batch <= 1 else f"{text} (1/{batch:g})"
-
-
-def _half(e: Estimate) -> str:
-    return "" if math.isnan(e.high) else f" ± {e.high - e.mean:.3f}"
 
 
 def _percent(e: Estimate, sign: str) -> str:

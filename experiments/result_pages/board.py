@@ -18,6 +18,7 @@ from experiments.result_pages.standing import said, shown
 from experiments.rows import Row
 from experiments.stats import Estimate
 from kvjax.artefacts.artefact import built_in
+from kvjax.short_repr import span
 
 _ABOUT = f"""Every method of `kvjax methods` that runs on this model as it comes, at the same budgets. A score is the share of
 prompts answered, in percent, with its 95% interval (Wilson), or nats a token; under a share of the prompt stands the score with
@@ -115,15 +116,12 @@ def _budgeted(found: Sequence[Place], lost: Mapping[str, Estimate] | None = None
 
 def _counts(found: Iterable[Place]) -> str:
     """Prompts of every cell: `50`, or `10 to 50`."""
-    counts = {place.entry.score.count for place in found}
-    return f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+    return span(place.entry.score.count for place in found)
 
 
 def _lost_of(lost: Mapping[str, Estimate]) -> str:
     """`nats lost at 25%, of 8 texts`."""
-    counts = {e.count for e in lost.values()}
-    texts = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
-    return f"nats lost at 25%, of {texts} texts"
+    return f"nats lost at 25%, of {span(e.count for e in lost.values())} texts"
 
 
 def _without(found: Sequence[Place]) -> list[str]:

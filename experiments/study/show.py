@@ -8,6 +8,7 @@ from experiments.study.cell import QUIET, Cell
 from experiments.study.quality import Quality, of_cell
 from experiments.study.rates import Load, left_out, rates
 from experiments.study.tables import of_bytes, of_rates, of_times, with_pages
+from kvjax.short_repr import span
 
 _BYTES = """Device bytes of a batch's caches after the last token, bytes in host memory, bytes that crossed to the device a decode
 step (those that were asked for are the papers' count; lists have a fixed size, and their rest comes, too), and the most bytes held
@@ -20,7 +21,6 @@ batch; {new} tokens a request, counted rounds: {rounds} (medians, with the least
 generated tokens over all of that time. Others' cores: what other work kept busy on the machine meanwhile, mean; beyond {quiet:g}
 of them times are not compared. `paged` has the full cache's times. Needles do not depend on the batch: padded batches are exact."""
 
-
 _RATES = """Simulated from the times and bytes above, none of it measured: {count} requests come at random (Poisson) at the given
 rate, each like those of the tables, and as many are served at once as {memory:g} MB of caches hold; a prompt is read alone, then
 all decode together (`experiments/serving/queueing.py`). Means over {seeds} runs of arrivals of their own, the same for every
@@ -32,7 +32,7 @@ def page(cells: Sequence[Cell], quality: Quality, load: Load) -> list[str]:
     """Lines of markdown: bytes, times, request rates."""
     every = with_pages(cells)
     simulated, others = list(rates(every, load)), left_out(every, load)
-    words = {"quiet": QUIET, "rounds": _span(len(cell.step_seconds) for cell in cells), "new": _span(cell.new for cell in cells)}
+    words = {"quiet": QUIET, "rounds": span(len(cell.step_seconds) for cell in cells), "new": span(cell.new for cell in cells)}
     lines = ["## Bytes", "", _BYTES, "", *of_bytes(every, quality), ""]
     lines += ["## Times", "", _TIMES.format(**words), "", *of_times(cells, quality), ""]
     told = _RATES.format(count=load.count, seeds=load.seeds, memory=load.memory / MB)
@@ -66,9 +66,3 @@ def _not_simulated(found: Iterable[tuple[Cell, str]]) -> str:
     for cell, reason in found:
         reasons.setdefault(reason, {})[f"`{cell.policy}` at {cell.budget:g}"] = None
     return " ".join(f"Not simulated, since it {reason}: {', '.join(names)}." for reason, names in reasons.items())
-
-
-def _span(values: Iterable[int]) -> str:
-    """`2`, or `2 to 5`."""
-    found = sorted(values)
-    return f"{found[0]}" if found[0] == found[-1] else f"{found[0]} to {found[-1]}"

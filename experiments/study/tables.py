@@ -50,11 +50,13 @@ def smaller(cell: Cell, full: Cell | None, quality: Quality) -> str:
 
 def faster(cell: Cell, full: Cell | None, quality: Quality) -> str:
     """The cell's tokens a second over the full cache's with the quality of both, or why they are not told."""
-    if full is not None and not (cell.quiet and full.quiet):
+    if full is None:
+        return "- (no full cache)"
+    if not (cell.quiet and full.quiet):
         return "- (beside other work)"
-    if min(len(cell.step_seconds), len(full.step_seconds) if full else FEWEST) < FEWEST:
+    if min(len(cell.step_seconds), len(full.step_seconds)) < FEWEST:
         return f"- (fewer than {FEWEST} rounds)"
-    return "- (no full cache)" if full is None else _told(cell.tokens_per_second / full.tokens_per_second, cell, full, quality)
+    return _told(cell.tokens_per_second / full.tokens_per_second, cell, full, quality)
 
 
 def _told(ratio: float, cell: Cell, full: Cell, quality: Quality) -> str:
