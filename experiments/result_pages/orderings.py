@@ -66,7 +66,7 @@ def _nats_last(task: tuple[str, int]) -> tuple[bool, str, int]:
 
 def _on_task(mine: Sequence[Row], others: Sequence[Row]) -> Iterator[Ordering]:
     better, worse = mine[0]["policy"], others[0]["policy"]
-    for budgets in _compared(mine, others):
+    for budgets in _side_by_side(mine, others):
         values = [_by_prompt(rows, budget) for rows, budget in zip((mine, others), budgets, strict=True)]
         if values[0].keys() & values[1].keys():
             task = column(mine[0])
@@ -77,7 +77,7 @@ def _by_prompt(rows: Sequence[Row], budget: Budget) -> dict[Prompt, float]:
     return {prompt_of(row): worth(row) for row in rows if row["budget"] == budget}
 
 
-def _compared(mine: Sequence[Row], others: Sequence[Row]) -> list[tuple[Budget, Budget]]:
+def _side_by_side(mine: Sequence[Row], others: Sequence[Row]) -> list[tuple[Budget, Budget]]:
     """Budgets of two methods that compare, largest first: equal ones.
 
     One that keeps every token has a size of its own. As the better one it stands beside the smallest share of the other's slots

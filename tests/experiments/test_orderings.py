@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.result_pages import board, published
-from experiments.result_pages.claims import FIELD, QUANTISED, pairs
+from experiments.result_pages.claims import BASELINES, QUANTISED, TABLES, pairs
 from experiments.result_pages.orderings import orderings
 from kvjax import methods
 from tests.experiments.conftest import row
@@ -69,10 +69,10 @@ def test_stretches_that_share_graded_tokens_count_as_one():
 
 
 def test_claims_name_methods_of_the_library():
-    for better, worse in [*pairs(*FIELD), *pairs(QUANTISED)]:
+    for better, worse in [*pairs(TABLES, BASELINES), *pairs(QUANTISED)]:
         assert better.partition(":")[0] in methods.names() and worse.partition(":")[0] in methods.names()
         assert better != worse
-    both = list(pairs(*FIELD))
+    both = list(pairs(TABLES, BASELINES))
     assert len(both) == len(set(both)) and not any((b, a) in both for a, b in both)
 
 
@@ -91,7 +91,7 @@ def rows(monkeypatch):
 def test_the_page_has_a_verdict_a_pair_and_says_what_is_left_out(rows):
     text = published.page()
     lines = [line for line in text.splitlines() if line.startswith("| snapkv | streaming")]
-    assert lines == ["| snapkv | streaming_llm | +100 [+54, +100] holds | 8 |"]
-    assert "| trim_kv | rkv | -100 [-100, -54] reversed | 8 |" in text, "options aside, slots as the share that they are"
+    assert lines == ["| snapkv | streaming_llm | table | +100 [+54, +100] holds | 8 |"]
+    assert "| trim_kv | rkv | baseline | -100 [-100, -54] reversed | 8 |" in text, "options aside, slots as the share that they are"
     assert "d2o and h2o" in text.split("Published, and not at one size here: ")[1]
     assert published.counts() == "1 holds, 2 reversed, 0 bounded, 1 unresolved"
