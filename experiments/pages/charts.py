@@ -110,5 +110,24 @@ def _line(cost: str) -> list[Json]:
     return [
         {"transform": kept, "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.2, "strokeDash": [4, 3]}},
         {"transform": kept, "mark": {"type": "point", "size": 130, "description": "front"}},
-        {"transform": kept, **name},
+        {"transform": [*_ranges(cost), *kept, *_apart(cost)], **name},
     ]
+
+
+#: A name takes about these shares of a chart: its width on a phone, its height.
+_WIDE, _HIGH = 0.35, 0.05
+
+
+def _ranges(cost: str) -> list[Json]:
+    """Adds to each row what the rows' costs and worths span: the chart's axes."""
+    ends = [{"op": op, "field": field, "as": f"{op}_{field}"} for field in (cost, "worth") for op in ("min", "max")]
+    return [{"joinaggregate": ends}]
+
+
+def _apart(cost: str) -> list[Json]:
+    """Of rows of the front, in its order, those whose name would not lie on that of the row before."""
+    sort = [{"field": cost, "order": "ascending"}]
+    former = [{"op": "lag", "field": field, "param": 1, "as": f"former_{field}"} for field in (cost, "worth")]
+    across = f"log(datum.{cost} / datum.former_{cost}) > {_WIDE} * log(datum.max_{cost} / datum.min_{cost})"
+    up = f"datum.worth - datum.former_worth > {_HIGH} * (datum.max_worth - datum.min_worth)"
+    return [{"window": former, "sort": sort}, {"filter": f"datum.former_worth === null || {across} || {up}"}]

@@ -3,7 +3,8 @@
 import json
 import shutil
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from tests.experiments.test_experiments_leaderboard import CELLS, made
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+COMMITTED = Path(__file__).parents[2] / "docs/results/leaderboard.html"
+#: Where texts stand; the line of a text reaches above its letters.
+BOXES = "all => all.map(t => t.getBoundingClientRect()).map(b => [b.left, b.top, b.right, b.bottom])"
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +77,21 @@ def on_front(page, name):
     """Names that stand at a chart's front."""
     found = page.eval_on_selector_all(f"#chart-{name} .mark-text.role-mark text", "all => all.map(t => t.textContent)")
     return set(found)
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+def test_the_committed_page_fits_and_names_on_its_charts_lie_apart(browser, width):
+    with opened(browser, COMMITTED, width) as page:
+        for task in page.locator("select[name=task] option").evaluate_all("all => all.map(o => o.value)"):
+            page.select_option("select[name=task]", task)
+            page.wait_for_timeout(200)
+            boxes = page.eval_on_selector_all(".mark-text.role-mark text", BOXES)
+            assert boxes and [pair for pair in combinations(boxes, 2) if overlap(*pair)] == []
+
+
+def overlap(one, other):
+    """Whether two rectangles (left, top, right, bottom) share more than a pixel in both directions."""
+    return all(min(one[i + 2], other[i + 2]) - max(one[i], other[i]) > 1 for i in (0, 1))
 
 
 def test_rows_sort_by_a_click_and_back(page):
