@@ -38,7 +38,7 @@ from kvjax.cache.layout import plan_regions
 from kvjax.checks import check_slots
 from kvjax.compress.decision import Decision
 from kvjax.compress.pack import pack as packed
-from kvjax.compress.run import budget_from_now_on, carried, everything, plan_row
+from kvjax.compress.run import budget_from_now_on, carried, everything, plan_row, windows_of
 from kvjax.compress.score_prompt import RowScores, score_row
 from kvjax.compress.stage_checks import check_room
 from kvjax.decode.step import Spec
@@ -87,7 +87,9 @@ def plan(row: PrefilledRow, policy: Policy) -> Decision:
     found: RowScores = score_row(row, policy, range(len(row.k)))
     asked = _slots_of(policy.budget, row.length)
     mean = jnp.minimum(asked, row.length)
-    keep, _, planned = plan_row(policy.allocate, policy.select, found.scores, found.second, found.measured, row.length, mean)
+    keep, _, planned = plan_row(
+        policy.allocate, policy.select, found.scores, found.second, found.measured, row.length, mean, window=windows_of(row, policy)
+    )
     whole, _ = everything(found.scores, row.length)
     fits = (mean >= row.length) & (not policy.allocate.given) | (not policy.when.after_prefill)
     keep = jnp.where(fits[:, None, None], whole, keep)

@@ -21,6 +21,7 @@ from kvjax.kernels.compact import host, pick
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder
+from kvjax.reach import in_reach
 from kvjax.slot_positions import unnumbered
 from kvjax.stage import Merger
 from kvjax.types import Indices, Keys, Values, position_dtype, size_class
@@ -41,7 +42,7 @@ def pack(
         merge, encode = policy.merge.at(of_model), policy.encode.at(of_model)
         for r, (row, d) in enumerate(zip(pre.rows, decided, strict=True)):
             k = positions.of_prompt(row.k[layer], row.evidence[layer])
-            view, left = _merged(merge, k, row, d, layer)
+            view, left = _merged(merge, k, row, d, layer, positions)
             memory.append(left)
             pos, order, count = _order(d.keep, row.pos, layer)
             state = SlotState(score=view.scored if policy.when.decoding else (), merge=view.state, bias=view.bias)
@@ -107,8 +108,13 @@ class _Merged(NamedTuple):
     bias: PyTree = None
 
 
-def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Decision, layer: int) -> tuple[_Merged | LayerView, PyTree]:
-    """A layer's view after its merges, and the merger's memory; nothing is computed where nothing is rewritten."""
+def _merged(
+    merge: Merger, k: Keys, row: PrefilledRow, d: Decision, layer: int, positions: PositionPolicy
+) -> tuple[_Merged | LayerView, PyTree]:
+    """A layer's view after its merges, and the merger's memory; nothing is computed where nothing is rewritten.
+
+    What the layer's sliding window has left behind is merged into nothing.
+    """
     v, scored = row.v[layer], d.state[layer] if d.state else ()
     if not merge.rewrites:
         return _Merged(k, v, scored), ()
@@ -116,8 +122,9 @@ def _merged(merge: Merger, k: Keys, row: PrefilledRow, d: Decision, layer: int) 
     merge = merge if type(merge).sized is Merger.sized else merge.sized(_widest(keep.sum(-1), k.shape[2]))
     given = () if merge.state_of is None else scored
     evidence = row.evidence[layer]
+    window = None if positions.ranked else evidence.window
     seen = evidence.replace(data={need.key: evidence.data[need.key] for need in merge.needs}) if merge.needs else None
-    view, left = _rewritten(merge, k, v, row.length, row.pos, keep, d.scores, given, seen, layer=np.int32(layer))
+    view, left = _rewritten(merge, k, v, row.length, row.pos, keep, d.scores, given, seen, window, layer=np.int32(layer))
     return view if merge.state_of is not None else view.replace(scored=scored), left
 
 
@@ -127,9 +134,10 @@ def _widest(count: Int32[Array, "l b h"], n: int) -> int:
 
 
 @jax.jit
-def _rewritten(merge, k, v, length, pos, keep, scores, scored, seen, *, layer):
+def _rewritten(merge, k, v, length, pos, keep, scores, scored, seen, window, *, layer):
     shape = k.shape[:3]
     view = LayerView.of_prompt(length, shape, k=k, v=v, state=merge.init(shape), pos=pos).replace(scored=scored, seen=seen)
+    view = view.replace(valid=view.valid & (keep[layer] | in_reach(view.pos, length, window)))
     if merge.biased:
         view = view.replace(bias=jnp.zeros(shape, jnp.float32))
     return merge(view, keep[layer], scores[layer], merge.begin(shape[0]))

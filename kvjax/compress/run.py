@@ -23,6 +23,7 @@ from kvjax.compress.score_prompt import PromptScores, RowScores, check, scores_o
 from kvjax.compress.stage_checks import check_budgets, check_decided, check_traced
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
+from kvjax.reach import within_reach
 from kvjax.schedule import AfterPrefill
 from kvjax.stage import Allocator
 from kvjax.types import ALIGN, AT_REST, DECODING
@@ -30,20 +31,30 @@ from kvjax.view import LayerView, Ranking
 
 
 @partial(jax.jit, static_argnames="of")
-def plan_row(allocate, select, scores, second, measured, length, mean_budget, first=0, at=None, *, of=None):
-    """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h]."""
+def plan_row(allocate, select, scores, second, measured, length, mean_budget, first=0, at=None, window=None, *, of=None):
+    """Which slots of one row stay: keep mask [l, 1, h, n], slots kept [l, 1, h], budget [l, 1, h].
+
+    `window` [l, 1] is of `windows_of`: what a layer's sliding window has left behind goes first.
+    """
     view = LayerView.of_prompt(length, scores.shape[1:], pos=at)
     pos, valid = (jnp.broadcast_to(x, scores.shape) for x in (view.pos, view.valid))
     even = jnp.broadcast_to(jnp.minimum(mean_budget, length)[None, :, None], scores.shape[:3])
     protected = select.protected_by_layer(view, even)
     ranking = Ranking(
-        scores=scores, protected=protected, valid=valid, pos=pos, second=second, measured=measured, first=first, of=of
-    )
+        scores=within_reach(scores, pos, length, window), protected=protected, valid=valid, pos=pos, second=second,
+        measured=measured, first=first, of=of,
+    )  # fmt: skip
     budget = allocate(ranking, mean_budget)
     check_budgets(allocate, budget, scores.shape[:3])
     budget = jnp.maximum(budget, 1).astype(jnp.int32)
     keep = select(ranking.replace(protected=select.protected_by_layer(view, budget)), budget)
     return keep, keep.sum(-1).astype(jnp.int32), budget
+
+
+def windows_of(row: PrefilledRow, policy: Policy) -> Int32[Array, "l 1"] | None:
+    """Each layer's sliding window in positions of the text; None where none has one, or it counts what is kept."""
+    windows = [evidence.window for evidence in row.evidence]
+    return None if policy.encode.positions.ranked or windows[0] is None else jnp.stack(windows)
 
 
 def budget_from_now_on(
@@ -70,8 +81,9 @@ def _decide(row: PrefilledRow, policy: Policy, found: RowScores, *, first: int, 
     mean_budget = policy.mean_budget(length)
     asked = jnp.asarray([mean_budget], jnp.int32)
     keep, count, budget = plan_row(
-        policy.allocate, policy.select, scores, second, measured, row.length, asked, np.int32(first), row.pos, of=of
-    )
+        policy.allocate, policy.select, scores, second, measured, row.length, asked, np.int32(first), row.pos,
+        windows_of(row, policy), of=of,
+    )  # fmt: skip
     budget = budget_from_now_on(policy.allocate, budget, jnp.asarray([slots_of(policy.budget, length)], jnp.int32), row.length)
     fits = mean_budget >= length and not policy.allocate.given
     if not policy.when.after_prefill or fits:

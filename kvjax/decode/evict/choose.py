@@ -11,6 +11,7 @@ from kvjax.decode.evict.group import Group
 from kvjax.decode.evict.reader import Reader
 from kvjax.decode.evict.reallocate import mean_budget, reallocated
 from kvjax.kernels.compact import Moves, plan
+from kvjax.reach import within_reach
 from kvjax.view import Ranking
 
 
@@ -68,8 +69,8 @@ def _ranked(reader: Reader, cache: KVCache, group: Group, slots, used, order) ->
         first = jnp.broadcast_to(mean_budget(group)[:, None], group.budget.shape)
     scores, second, protected, pos, measured = group.each(score_slots, slots, used, order, first)
     ranking = Ranking(
-        scores=scores, protected=protected, valid=used, pos=pos, second=second, measured=measured, first=group.layers[0],
-        of=cache.start.shape[0],
+        scores=within_reach(scores, pos, reader.offset + reader.count, reader.windows_of(group.layers)), protected=protected,
+        valid=used, pos=pos, second=second, measured=measured, first=group.layers[0], of=cache.start.shape[0],
     )  # fmt: skip
     if allocate is None:
         return ranking, group.budget

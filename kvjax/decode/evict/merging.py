@@ -14,11 +14,16 @@ from kvjax.decode.evict.group import Group
 from kvjax.decode.evict.reader import Reader, zeros
 from kvjax.encode import Stored
 from kvjax.kernels.compact import first, rewrite
+from kvjax.reach import in_reach
 from kvjax.view import LayerView
 
 
 def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCache:
-    """Every layer's lost slots merged into its kept ones, one layer after the other; what is not due costs nothing."""
+    """Every layer's lost slots merged into its kept ones, one layer after the other; what is not due costs nothing.
+
+    What a layer's sliding window has left behind is merged into nothing.
+    """
+    windows = reader.windows_of(group.layers)
 
     def one(i, cache):
         layer, memory = group.layers[i], jax.tree.map(lambda x: x[group.layers[i]], cache.memory)
@@ -26,6 +31,8 @@ def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCac
 
         def merged(cache):
             view = reader.view(cache, layer, slots, used, cache.state.merge)
+            seen = in_reach(view.pos, view.length, None if windows is None else windows[i])
+            view = view.replace(valid=used & (keep | seen))
             if reader.stages.merge.state_of is not None:
                 view = view.replace(scored=jax.tree.map(lambda x: jnp.take(x, slots, axis=0, mode="clip"), cache.state.score))
             new, left = reader.stages.merge.at(layer)(view, keep, scores, memory)

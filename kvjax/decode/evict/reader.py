@@ -16,6 +16,7 @@ from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict.layer_step import LayerStep
 from kvjax.encoder import Encoder
 from kvjax.evidence import Evidence
+from kvjax.evidence.record import reach
 from kvjax.evidence.reduce import Reduction, RowsAt
 from kvjax.kernels.ragged_attention import probabilities
 from kvjax.policy import DecodeStages
@@ -56,6 +57,13 @@ class Reader:
         alone = [need for need in self.stages.score.at(layer).needs if not need.carried]
         now = {need.key: self.output[need.key] if need.whole_model else need.now(block) for need in alone}
         return left.evidence.replace(data={**left.evidence.data, **now})
+
+    def windows_of(self, layers: Int32[Array, " l"]) -> Int32[Array, "l b"] | None:
+        """Layers' sliding windows in positions of the text; None where none has one, or it counts what is kept."""
+        if self.encode.positions.ranked or not any(self.windows):
+            return None
+        of_model = jnp.asarray([reach(self.windows, layer) for layer in range(len(self.windows))], jnp.int32)
+        return jnp.broadcast_to(of_model[layers][:, None], (len(layers), len(self.offset)))
 
     def view(
         self, cache: KVCache, layer: Layer, slots: Int32[Array, "b h n"], valid: Bool[Array, "b h n"], state: PyTree
