@@ -1,14 +1,15 @@
 """What a sweep is asked for, in words: seeds, lengths, and policies x budgets, each a list with commas."""
 
 from experiments.policies import Named, parse_budget, parse_policy, split_specs
-from models.numbers import MOST, short
+from kvjax.checks import brief
+from models.numbers import MOST
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """`"0,1"` -> (0, 1)."""
     seeds = parts("--seed", text)
     if not all(_fits(seed, 2**32 - 1) for seed in seeds):
-        raise ValueError(f"--seed: {short(text)} is not a list of whole numbers below 2^32, such as 0,1")
+        raise ValueError(f"--seed: {brief(text)} is not a list of whole numbers below 2^32, such as 0,1")
     return tuple(dict.fromkeys(map(int, seeds)))
 
 
@@ -27,7 +28,7 @@ def parse_lengths(text: str) -> tuple[int, ...]:
 def parse_length(text: str) -> int:
     """A positive number of tokens."""
     if not _fits(text, MOST) or int(text) < 1:
-        raise ValueError(f"--lengths: {short(text)} is not a positive number of tokens below 2^31")
+        raise ValueError(f"--lengths: {brief(text)} is not a positive number of tokens below 2^31")
     return int(text)
 
 
@@ -42,7 +43,7 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
     except ValueError:
         found = ()
     if not found or not all(0 < x <= MOST for x in found):
-        raise ValueError(f"{option}: {short(text)} is not a list of numbers above 0, such as 0.05,0.1")
+        raise ValueError(f"{option}: {brief(text)} is not a list of numbers above 0, such as 0.05,0.1")
     return found
 
 
@@ -54,7 +55,7 @@ def counts(option: str, text: str, most: int) -> tuple[int, ...]:
     """
     found = parts(option, text)
     if not all(_fits(x, most) and int(x) >= 1 for x in found):
-        raise ValueError(f"{option}: {short(text)} is not a list of whole numbers from 1 to {most}, such as 1,4")
+        raise ValueError(f"{option}: {brief(text)} is not a list of whole numbers from 1 to {most}, such as 1,4")
     return tuple(dict.fromkeys(map(int, found)))
 
 

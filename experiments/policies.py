@@ -16,7 +16,8 @@ import jax
 
 import kvjax
 from experiments.policy_values import nameable, value_of
-from models.numbers import MOST, short
+from kvjax.checks import brief
+from models.numbers import MOST
 
 Budget = int | float
 
@@ -47,9 +48,9 @@ def parse_budget(text: str) -> Budget:
     except ValueError:
         value = _share(text)
     if value <= 0:
-        raise ValueError(f"budget {short(text)} must be positive: slots per KV head (256) or the share kept (0.5)")
+        raise ValueError(f"budget {brief(text)} must be positive: slots per KV head (256) or the share kept (0.5)")
     if value > MOST:
-        raise ValueError(f"budget {short(text)} is more slots per KV head than any cache has: at most {MOST}")
+        raise ValueError(f"budget {brief(text)} is more slots per KV head than any cache has: at most {MOST}")
     return value
 
 
@@ -65,7 +66,7 @@ def policy_of(spec: str, budget: str | None, usual: Budget | None = None) -> Nam
     given = None if budget is None else parse_budget(budget)
     named = parse_policy(spec, usual if given is None else given)
     if given not in (None, 1.0) and not named.takes_budget:
-        raise ValueError(f"policy {short(spec)} takes no budget, got --budget {short(budget)}: leave it out")
+        raise ValueError(f"policy {brief(spec)} takes no budget, got --budget {brief(budget)}: leave it out")
     return named
 
 
@@ -85,7 +86,7 @@ def parse_policy(spec: str, budget: Budget | None) -> Named:
     try:
         policy = _method(name)(**given)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"policy {short(spec)}: {error}") from error
+        raise ValueError(f"policy {brief(spec)}: {error}") from error
     return Named(spec.strip(), given.get("budget", 1.0), policy, "budget" in known)
 
 
@@ -111,7 +112,7 @@ def _share(text: str) -> float:
     except ValueError:
         value = math.nan
     if math.isnan(value) or value > 1:
-        raise ValueError(f"budget {short(text)} is neither a whole number of slots (256) nor a share kept in (0, 1] (0.5)")
+        raise ValueError(f"budget {brief(text)} is neither a whole number of slots (256) nor a share kept in (0, 1] (0.5)")
     return value
 
 
@@ -127,7 +128,7 @@ def _asked(name: str, budget: Budget | None) -> Budget:
 def _method(name: str) -> Callable[..., Any]:
     names = kvjax.methods.names()
     if name not in names:
-        raise ValueError(f"unknown policy {short(name)}; known: {', '.join(names)}")
+        raise ValueError(f"unknown policy {brief(name)}; known: {', '.join(names)}")
     return getattr(kvjax.methods, name)
 
 
@@ -139,7 +140,7 @@ def _arguments(name: str, text: str, known: dict[str, inspect.Parameter]) -> dic
             raise ValueError(f"policy {name!r}: {key} is given twice")
         if not equals or key not in known:
             takes = ", ".join(filter(lambda key: nameable(known[key]), known)) or "no parameters"
-            raise ValueError(f"policy {name!r}: {short(part)} is not one key=value of its parameters; it takes: {takes}")
+            raise ValueError(f"policy {name!r}: {brief(part)} is not one key=value of its parameters; it takes: {takes}")
         try:
             given[key] = value_of(known[key], value)
         except ValueError as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvjax.artefacts.artefact import ArtefactLike
-from models.numbers import short
+from kvjax.checks import brief
 
 #: Tokens, heads or slots: more than any prompt has, and arrays of that size still fit a machine.
 LARGEST = 2**20
@@ -31,7 +31,7 @@ def value_of(parameter: inspect.Parameter, text: str) -> Any:
         return None if value is None else text.strip()
     expected, fits = _KINDS[parameter.annotation]
     if not fits(value):
-        raise ValueError(f"{parameter.name}: expected {expected}, got {short(text)}")
+        raise ValueError(f"{parameter.name}: expected {expected}, got {brief(text)}")
     return value
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.full_cache import SIZES
-from models.numbers import short
+from kvjax.checks import brief
 
 #: A row as it was read, not yet trusted.
 Check = Callable[[Mapping[str, Any]], None]
@@ -28,7 +28,7 @@ _TIMES = (
 def cell(row: Mapping[str, Any]) -> None:
     """The fields of `rows.KEY`: they name a cell of a prompt."""
     if not isinstance(row, dict):
-        raise ValueError(f"expected an object, got {short(row)}")
+        raise ValueError(f"expected an object, got {brief(row)}")
     _each(row, _TEXTS, text)
     _each(row, ("length", "prompt", "seed"), whole)
     _each(row, ("budget",), number)
@@ -39,9 +39,9 @@ def result(row: Mapping[str, Any]) -> None:
     cell(row)
     _each(row, _SHARED, text)
     if ":" not in row["prompts"]:
-        raise ValueError(f"prompts: expected VERSION:DIGEST, got {short(row['prompts'])}")
+        raise ValueError(f"prompts: expected VERSION:DIGEST, got {brief(row['prompts'])}")
     if row["dtype"] not in SIZES:
-        raise ValueError(f"dtype: expected {' or '.join(SIZES)}, got {short(row['dtype'])}")
+        raise ValueError(f"dtype: expected {' or '.join(SIZES)}, got {brief(row['dtype'])}")
     _each(row, ("budget", "full_bytes"), positive)
     _each(row, ("kept_share", *_BYTES), number)
     _each(row, [name for name in _TIMES if name in row], number)
@@ -136,7 +136,7 @@ def table(row: Mapping[str, Any], name: str) -> None:
 
 def _drift(found: Any) -> None:
     if not isinstance(found, dict):
-        raise ValueError(f"drift: expected an object, got {short(found)}")
+        raise ValueError(f"drift: expected an object, got {brief(found)}")
     _each(found, ("w", "first"), whole)
     _each(found, ("theta",), number)
     pivots, medians = _lines(found, "pivots"), _lines(found, "medians")
@@ -168,4 +168,4 @@ def _each(row: Mapping[str, Any], names: Sequence[str], check: Callable[[Mapping
 
 
 def _came(row: Mapping[str, Any], name: str) -> str:
-    return short(row[name]) if name in row else "nothing"
+    return brief(row[name]) if name in row else "nothing"

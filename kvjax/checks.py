@@ -11,7 +11,10 @@ from kvjax.protocols import Decoder
 
 def brief(x: object) -> str:
     """What somebody passed, in a line of at most 100 characters."""
-    said = " ".join(repr(x).split())
+    try:
+        said = " ".join(repr(x).split())
+    except RecursionError:
+        said = "a value nested too deep to be shown"
     return said if len(said) <= 100 else f"{said[:97]}..."
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from models.numbers import number, short, whole
+from kvjax.checks import brief
+from models.numbers import number, whole
 from models.rope import Rope
 from models.rope_config import resolve
 
@@ -94,14 +95,14 @@ class Fields:
         value = self.get(name)
         if value is None or isinstance(value, bool):
             return bool(value)
-        self.problems.append(f"{name}: expected true or false, got {short(value)}")
+        self.problems.append(f"{name}: expected true or false, got {brief(value)}")
         return False
 
     def expect(self, name: str, only: Any) -> None:
         """Note a problem unless the field is absent, null or equal to the one value that is supported."""
         value = self.get(name)
         if value is not None and value != only:
-            self.problems.append(f"{name} = {short(value)} is not supported; only {only!r} is")
+            self.problems.append(f"{name} = {brief(value)} is not supported; only {only!r} is")
 
     def base(self, *, head_dim: int | None = None, kv_heads: int | None = None, positions: int = 2048) -> DecoderConfig:
         """Return the part that all families share.
@@ -168,12 +169,12 @@ class Fields:
         value = self.get(name)
         if value is None or isinstance(value, dict):
             return value or {}
-        raise ValueError(f"{name}: expected an object or null, got {short(value)}")
+        raise ValueError(f"{name}: expected an object or null, got {brief(value)}")
 
     def finish(self, config: DecoderConfig) -> DecoderConfig:
         """Return `config`, or raise one ValueError with every problem and every field that nothing has read."""
         unread = [n for n, value in self._hf.items() if n not in self._read | IRRELEVANT and value is not None]
-        problems = self.problems + [f"{short(n)} = {short(self._hf[n])} is not a field this library honours" for n in unread]
+        problems = self.problems + [f"{brief(n)} = {brief(self._hf[n])} is not a field this library honours" for n in unread]
         if problems:
             advice = "Remove a field from config.json only if you are sure that it does not change the model's outputs."
             raise ValueError(f"this config.json cannot be honoured: {'; '.join(problems)}. {advice}")

@@ -3,8 +3,9 @@
 from types import ModuleType
 from typing import Any
 
+from kvjax.checks import brief
 from models import llama, mistral, qwen2, qwen3
-from models.numbers import number, one_line, short
+from models.numbers import number, one_line
 from models.rope import yarn_scale
 
 #: Families by the architecture a file names. Mistral models are mostly written as "llama".
@@ -40,7 +41,7 @@ def family_of(meta: dict[str, Any]) -> ModuleType:
     """Return the family of a file's metadata. Raises ValueError naming those supported."""
     arch = meta.get("general.architecture")
     if not isinstance(arch, str) or arch not in FAMILIES:
-        raise ValueError(f"GGUF architecture {short(arch)} is not supported; supported are {', '.join(FAMILIES)}")
+        raise ValueError(f"GGUF architecture {brief(arch)} is not supported; supported are {', '.join(FAMILIES)}")
     # a llama with a sliding window is a Mistral 7B v0.1
     return mistral if arch == "llama" and meta.get("llama.attention.sliding_window") else FAMILIES[arch]
 
@@ -95,7 +96,7 @@ def _scaling(given: dict[str, Any]) -> dict[str, Any] | None:
         scale = number("rope.scaling.attn_factor", attention, most=_LARGEST) * yarn_scale(factor)
         return {**given, "rope_type": kind, "factor": factor, "attention_factor": scale}
     if attention != 1:
-        raise ValueError(f"GGUF metadata rope.scaling.attn_factor = {short(attention)} is honoured with YaRN only")
+        raise ValueError(f"GGUF metadata rope.scaling.attn_factor = {brief(attention)} is honoured with YaRN only")
     if kind == "none" or (kind == "linear" and factor == 1):
         return None
     return {"rope_type": kind, "factor": factor}
@@ -110,7 +111,7 @@ def _check_heads(own: dict[str, Any], hf: dict[str, Any]) -> None:
     dim = hf.get("head_dim")  # where it is not told here either, the family says what is missing
     for name in ("attention.value_length", "rope.dimension_count"):
         if own.get(name, dim) != dim:
-            raise ValueError(f"GGUF metadata {name} = {short(own[name])} must equal the head dimension {dim}")
+            raise ValueError(f"GGUF metadata {name} = {brief(own[name])} must equal the head dimension {dim}")
 
 
 def _rounded(value: Any) -> Any:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from kvjax.checks import brief
 from models import gguf_tokenizer
 from models.config import DecoderConfig
 from models.gguf_config import family_of, hf_config
 from models.gguf_header import check_counts, check_places
 from models.gguf_names import hf_name, to_halves
-from models.numbers import one_line, short
+from models.numbers import one_line
 from models.rope import Rope
 from models.tokenizer import Tokenizer, stop_ids_of
 
@@ -99,7 +100,7 @@ def _check_whole(path: Path, meta: dict[str, Any]) -> None:
     """Raise ValueError for one of several files that hold a model together."""
     count = meta.get("split.count")
     if isinstance(count, int) and count > 1:
-        part = f"part {short(meta.get('split.no', 0) + 1)} of {short(count)}"
+        part = f"part {brief(meta.get('split.no', 0) + 1)} of {brief(count)}"
         advice = "join them with `llama-gguf-split --merge FIRST_PART MERGED.gguf` and load MERGED.gguf"
         raise ValueError(f"{path} is {part} of a GGUF file that was split: {advice}")
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from models.numbers import one_line, short
+from kvjax.checks import brief
+from models.numbers import one_line
 from models.tokenizer import transformers
 
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -31,7 +32,7 @@ def build(meta: dict[str, Any]) -> Any:
     if kind != "gpt2" or not isinstance(pre, str) or pre not in _CUTS:
         known = ", ".join(_CUTS)
         raise ValueError(
-            f"the tokenizer in this GGUF (model {short(kind)}, pre {short(pre)}) cannot be rebuilt exactly; known are model "
+            f"the tokenizer in this GGUF (model {brief(kind)}, pre {brief(pre)}) cannot be rebuilt exactly; known are model "
             f"'gpt2' with pre {known}. Pass models.load(..., tokenizer=FOLDER) with the model's Hugging Face folder"
         )
     try:

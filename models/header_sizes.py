@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from models.numbers import short
+from kvjax.checks import brief
 from models.weights import Tensors
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
@@ -29,4 +29,4 @@ def _check(tensors: Tensors, name: str, hf: dict[str, Any], *, most: int, have: 
     size = hf.get(name)
     if isinstance(size, int) and size > most:
         advice = "download the config and the weights of one model"
-        raise ValueError(f"{tensors.origin}: the config's {name} is {short(size)}, but {have}; {advice}")
+        raise ValueError(f"{tensors.origin}: the config's {name} is {brief(size)}, but {have}; {advice}")

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from kvjax.checks import brief
+
 #: Sizes below this fit 32 bits.
 MOST = 2**31 - 1
 
@@ -15,7 +17,7 @@ def number(name: str, value: Any, *, least: float = 0.0, most: float) -> float:
     kind = isinstance(value, int | float) and not isinstance(value, bool)
     if kind and least < value <= most:  # neither NaN nor infinity is
         return float(value)
-    raise ValueError(f"{name}: expected a number above {least:g} and at most {most:g}, got {short(value)}")
+    raise ValueError(f"{name}: expected a number above {least:g} and at most {most:g}, got {brief(value)}")
 
 
 def whole(name: str, value: Any, *, least: int = 1) -> int:
@@ -23,16 +25,7 @@ def whole(name: str, value: Any, *, least: int = 1) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST:
         return value
     kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
-    raise ValueError(f"{name}: expected {kind} below 2^31, got {short(value)}")
-
-
-def short(value: Any) -> str:
-    """Return what was found, on one line of at most 60 characters."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        text = "a value nested too deep to be shown"
-    return text if len(text) <= 60 else text[:57] + "..."
+    raise ValueError(f"{name}: expected {kind} below 2^31, got {brief(value)}")
 
 
 def one_line(said: Any, most: int = 200) -> str:

@@ -8,9 +8,10 @@ Departs from Llama in three ways: q, k and v (not o) carry a bias; the small mod
 from dataclasses import replace
 from typing import Any
 
+from kvjax.checks import brief
 from models import llama
 from models.config import DecoderConfig, Fields
-from models.numbers import short, whole
+from models.numbers import whole
 
 ARCHITECTURE = "Qwen2ForCausalLM"
 NAMES = llama.NAMES
@@ -37,7 +38,7 @@ def windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
     if wrong or (window is None and "sliding_attention" in kinds):
         fields.problems.append(
             f"layer_types must name {layers} layers, each full_attention, or sliding_attention where "
-            f"use_sliding_window is true and sliding_window is set; got {short(kinds)}"
+            f"use_sliding_window is true and sliding_window is set; got {brief(kinds)}"
         )
         return (None,) * layers
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)

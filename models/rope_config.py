@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from kvjax.checks import brief
 from models import rope
-from models.numbers import number, short, whole
+from models.numbers import number, whole
 from models.rope import Rope
 
 _COMMON = {"rope_type", "type", "rope_theta"}
@@ -33,12 +34,12 @@ def resolve(parameters: dict[str, Any], dim: int, max_positions: int) -> tuple[R
     if kind == "yarn" and "truncate" in parameters:
         given["truncate"] = False if parameters["truncate"] is None else parameters["truncate"]
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(f"rope type {short(kind)} is not supported; supported are {', '.join(_KINDS)}")
+        raise ValueError(f"rope type {brief(kind)} is not supported; supported are {', '.join(_KINDS)}")
     allowed, build = _KINDS[kind]
     if given.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(f"partial_rotary_factor {short(given['partial_rotary_factor'])} is not supported; only 1.0 is")
+        raise ValueError(f"partial_rotary_factor {brief(given['partial_rotary_factor'])} is not supported; only 1.0 is")
     if unknown := sorted(given.keys() - allowed - _COMMON - {"partial_rotary_factor"}):
-        raise ValueError(f"rope type {kind!r} has fields that are not honoured: {', '.join(map(short, unknown))}")
+        raise ValueError(f"rope type {kind!r} has fields that are not honoured: {', '.join(map(brief, unknown))}")
     try:
         return build(given, dim, max_positions)
     except KeyError as error:
@@ -80,7 +81,7 @@ def _yarn(given: dict[str, Any], dim: int, positions: int) -> tuple[Rope, int]:
     factor = _factor("factor", given.get("factor", positions / original))
     truncate = given.get("truncate", True)
     if not isinstance(truncate, bool):
-        raise ValueError(f"truncate: expected true or false, got {short(truncate)}")
+        raise ValueError(f"truncate: expected true or false, got {brief(truncate)}")
     built = rope.yarn(
         _theta(given),
         dim,

@@ -13,7 +13,8 @@ from experiments.files import write_atomically
 from experiments.markdown_table import table
 from experiments.policies import policy_of, split_specs
 from experiments.prefill_equivalents import hardware_of
-from models.numbers import MOST, short
+from kvjax.checks import brief
+from models.numbers import MOST
 
 RULES = "lru,lfu,ttl,steps,kvflow,continuum,oracle"
 
@@ -83,7 +84,7 @@ def _names(text: str, known: list[str]) -> list[str]:
     names = [part.strip() for part in text.split(",") if part.strip()]
     for name in names or [""]:
         if name not in known:
-            raise ValueError(f"--rules: {short(name)} is none of {', '.join(known)}")
+            raise ValueError(f"--rules: {brief(name)} is none of {', '.join(known)}")
     return names
 
 

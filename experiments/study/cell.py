@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from experiments.row_checks import cell as of_prompt
 from experiments.row_checks import number, positive, text, whole, words
 from experiments.rows import KEY, Row
-from models.numbers import short
+from kvjax.checks import brief
 
 #: What tells one cell from another: everything that does of a sweep's rows but the prompt, and the batch.
 NAMES = (*(name for name in KEY if name != "prompt"), "batch", "new")
@@ -111,7 +111,7 @@ def study(row: Mapping[str, object]) -> None:
     for name in ("first_seconds", "step_seconds"):
         _times(row, name)
     if row["peak_from"] not in (COUNTED, LIVE):
-        raise ValueError(f"peak_from: expected {COUNTED} or {LIVE}, got {short(row['peak_from'])}")
+        raise ValueError(f"peak_from: expected {COUNTED} or {LIVE}, got {brief(row['peak_from'])}")
     if "versions" in row:
         words(row, "versions")
 
@@ -120,6 +120,6 @@ def _times(row: Mapping[str, object], name: str) -> None:
     """Seconds of one round at least, each above 0."""
     found = row.get(name)
     if not isinstance(found, list) or not found:
-        raise ValueError(f"{name}: expected a list of seconds, got {short(found)}")
+        raise ValueError(f"{name}: expected a list of seconds, got {brief(found)}")
     for value in found:
         positive({name: value}, name)

@@ -18,7 +18,8 @@ from experiments import files
 from experiments.row_checks import number, text, whole
 from experiments.serving.prefix_cache.step_graph import Step, StepGraph
 from experiments.serving.prefix_cache.trace import Request, Trace, chain
-from models.numbers import one_line, short
+from kvjax.checks import brief
+from models.numbers import one_line
 
 _FIELDS = tuple(field.name for field in fields(Request))
 _MOONCAKE = 512
@@ -35,7 +36,7 @@ def read(path: str | Path) -> Trace:
         try:
             found = json.loads(line)
             if not isinstance(found, dict):
-                raise ValueError(f"expected an object, got {short(found)}")
+                raise ValueError(f"expected an object, got {brief(found)}")
             if at == 1 and "job" not in found and "hash_ids" not in found:
                 block, graph = _header(found)
                 continue
@@ -60,7 +61,7 @@ def _header(found: Mapping[str, Any]) -> tuple[int, StepGraph]:
     unknown = [name for name in found if name not in ("block", "graph")]
     graph = found.get("graph", {})
     if unknown or not isinstance(graph, dict):
-        raise ValueError(f"expected block and graph, or the fields of a request; got {short(found)}")
+        raise ValueError(f"expected block and graph, or the fields of a request; got {brief(found)}")
     if "block" in found:
         whole(found, "block")
     return found.get("block", 256), StepGraph({name: _step(name, step) for name, step in graph.items()})
@@ -68,7 +69,7 @@ def _header(found: Mapping[str, Any]) -> tuple[int, StepGraph]:
 
 def _step(name: str, step: Any) -> Step:
     if not isinstance(step, dict) or step.get("needs", "any") not in ("all", "any") or not _is_list(step.get("after", []), str):
-        raise ValueError(f'graph: expected {{"after": [agents], "needs": "all" or "any"}} for {short(name)}, got {short(step)}')
+        raise ValueError(f'graph: expected {{"after": [agents], "needs": "all" or "any"}} for {brief(name)}, got {brief(step)}')
     return Step(tuple(step.get("after", [])), step.get("needs", "any"))
 
 
@@ -78,17 +79,17 @@ def _request(found: Mapping[str, Any], block: int) -> Request:
         row |= _of_tokens(row, block)
     unknown = [name for name in row if name not in _FIELDS]
     if unknown:
-        raise ValueError(f"unknown fields {', '.join(map(short, unknown))}; it takes {', '.join(_FIELDS)}, tokens, out")
+        raise ValueError(f"unknown fields {', '.join(map(brief, unknown))}; it takes {', '.join(_FIELDS)}, tokens, out")
     text(row, "job"), text(row, "agent")
     for name in ("turn", "new_tokens", "out_tokens", *(["fixed"] if "fixed" in row else [])):
         whole(row, name)
     number(row, "t"), number(row, "tool_seconds")
     for name in ("blocks", "out_blocks"):
         if not _is_list(row.setdefault(name, []), int | str):
-            raise ValueError(f"{name}: expected a list of hashes, got {short(row[name])}")
+            raise ValueError(f"{name}: expected a list of hashes, got {brief(row[name])}")
         row[name] = tuple(row[name])
     if not isinstance(row["tool"], str | None) or not isinstance(row.get("last", False), bool):
-        raise ValueError(f"expected a tool's name and last true or false, got {short(row['tool'])} and {short(row.get('last'))}")
+        raise ValueError(f"expected a tool's name and last true or false, got {brief(row['tool'])} and {brief(row.get('last'))}")
     return Request(**row | {"tool": row["tool"] or ""})
 
 
@@ -96,7 +97,7 @@ def _of_tokens(row: dict[str, Any], block: int) -> dict[str, Any]:
     """Blocks of token ids, which leave the row."""
     prompt, out = row.pop("tokens"), row.pop("out", [])
     if not _is_list(prompt, int) or not _is_list(out, int):
-        raise ValueError(f"tokens, out: expected lists of token ids, got {short(prompt)} and {short(out)}")
+        raise ValueError(f"tokens, out: expected lists of token ids, got {brief(prompt)} and {brief(out)}")
     names, whole_blocks = chain([*prompt, *out], block), len(prompt) // block
     counts = {"new_tokens": len(prompt) % block, "out_tokens": len(out) or row["out_tokens"]}
     return {"blocks": list(names[:whole_blocks]), "out_blocks": list(names[whole_blocks:])} | counts
@@ -107,7 +108,7 @@ def _mooncake(found: Mapping[str, Any], place: int, block: int) -> Request:
         whole(found, name)
     ids, tokens = found["hash_ids"], found["input_length"]
     if not _is_list(ids, int | str) or len(ids) < tokens // block:
-        raise ValueError(f"hash_ids: expected a hash for each {block} of {tokens} tokens, got {short(ids)}")
+        raise ValueError(f"hash_ids: expected a hash for each {block} of {tokens} tokens, got {brief(ids)}")
     blocks = tuple(ids[: tokens // block])
     return Request(
         found["timestamp"] / 1000, f"request{place}", "agent", 0, blocks, tokens % block, found["output_length"], last=True
