@@ -49,8 +49,8 @@ print(lm, pre, sep="\n")
 
 # %% [markdown]
 # Now answer from the whole cache, from half of it and from a fifth. `budget` is the share of the prompt that is kept (an
-# integer would be slots per KV head). `pool_budget` gives all three the same size of memory pool, so that the model is compiled
-# once.
+# integer would be slots per KV head). `pool_budget` gives all three the same size of memory pool, so that the parts share one
+# compiled program; the whole cache, which stores no positions, has its own.
 
 # %%
 caches = {}
