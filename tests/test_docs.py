@@ -1,5 +1,6 @@
 """What the documents say runs: following docs/add_a_method.md in a package of one's own."""
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -173,6 +174,16 @@ def test_commands_of_a_page_are_commands_with_such_options(page):
                 known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
                 given = {word.partition("=")[0] for word in rest if word.startswith("--")}
                 assert given <= known, (page.name, line, given - known)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_calls_that_a_page_names_take_such_arguments(page):
+    """Every call of what `import kvjax` gives, between backticks; calls within its arguments are not read."""
+    for name, given in re.findall(r"`(?:kvjax\.)?(\w+)\(([^`]*)\)`", page.read_text()):
+        while (outer := re.sub(r"\([^()]*\)", "", given)) != given:
+            given = outer
+        if callable(called := getattr(kvjax, name, None)):
+            assert set(re.findall(r"(\w+)=", given)) <= inspect.signature(called).parameters.keys(), (page.name, name, given)
 
 
 def test_every_page_with_code_has_a_test_that_runs_it():
