@@ -83,8 +83,8 @@ def extend(
 ) -> Extended:  # fmt: skip
     """Feed known tokens (a question, a continuation) through a compressed cache, many at a time.
 
-    Each token attends to everything held and to the tokens before it. A policy that evicts while decoding evicts after each
-    block, not after each token: feed one token at a time (`block=1`) for its exact schedule.
+    Each token attends to all that is held and to those before it. A policy that evicts while decoding evicts after each block: feed
+    one token at a time (`block=1`) for its exact schedule. A row beside others is what it is alone up to rounding, not to the bit.
 
     Args:
         ids: token ids, or a list of rows of them, one for each row of the cache; rows may differ in length.
