@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+import jax
 import numpy as np
 import pytest
 
@@ -47,6 +48,20 @@ def test_similar_prompts_share_a_prefill(lm):
     with compilations() as seen:
         kvjax.prefill(lm, ids_of(131, 2))
         kvjax.prefill(lm, [ids_of(140, 2), ids_of(144, 3)])
+    assert seen == []
+
+
+def test_numbers_of_a_sampler_are_data(lm, pre):
+    policy = policy_of("snapkv")
+    cache = kvjax.compress(pre, policy)
+
+    def run(sampler):
+        kvjax.decode(lm, cache, policy, max_new_tokens=2, stop=(), sampler=sampler, key=jax.random.key(0))
+
+    run(kvjax.Sample(temperature=0.7, top_k=5, top_p=0.9))
+    with compilations() as seen:
+        for temperature, top_k, top_p in [(1, 0, 1), (2, 7, 0.5), (0.1, 1, 1.0)]:
+            run(kvjax.Sample(temperature=temperature, top_k=top_k, top_p=top_p))
     assert seen == []
 
 

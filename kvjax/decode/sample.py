@@ -51,6 +51,9 @@ class Sample:
             raise ValueError(f"top_p must be in (0, 1]; got {self.top_p}")
         if isinstance(top_k, float) or (isinstance(top_k, int) and top_k < 0):
             raise ValueError(f"top_k must be 0 (all tokens) or more; got {self.top_k}")
+        for name, number in (("temperature", temperature), ("top_p", top_p)):
+            if isinstance(number, int):  # 1 runs the program of 1.0
+                object.__setattr__(self, name, float(number))
 
     def __call__(self, logits: Logits, key: Array) -> Int32[Array, " b"]:
         z = -jnp.sort(-logits / self.temperature, -1)
