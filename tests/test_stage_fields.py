@@ -24,6 +24,7 @@ NAN = float("nan")
 RANGES = {
     "a window without a query": (lambda: kvjax.methods.snapkv(budget=20, window=0), "WindowAttention.window must be a whole"),
     "a window below none": (lambda: Policy(score=WindowAttention(window=-1)), "at least 1; got -1"),
+    "a look without a query": (lambda: kvjax.methods.mpcache(window=0), "LookOnce.window must be a whole number of at least 1"),
     "half a query": (lambda: Policy(score=WindowAttention(window=3.5)), "a whole number of at least 1; got 3.5"),
     "more than a share": (lambda: Policy(allocate=Adaptive(alpha=2.0)), "Adaptive.alpha must be a number from 0 to 1; got 2.0"),
     "less than a share": (lambda: Policy(allocate=Adaptive(alpha=-1.0)), "Adaptive.alpha must be a number from 0 to 1; got -1.0"),

@@ -48,9 +48,8 @@ class LookOnce(Scorer):
     Source: MPCache, arXiv 2501.06807, the static step. Differs: at most `window` queries.
     """
 
-    window: Size = struct.field(pytree_node=False, default=512)
     prompt_only: ClassVar[bool] = True
-    window: int = struct.field(pytree_node=False, default=512)
+    window: Size = struct.field(pytree_node=False, default=512)
     scale: Number = 1.0
 
     @property
