@@ -11,6 +11,7 @@ from kvjax.evidence import ColumnSums, Need, Probed
 from kvjax.prefill.prefilled import Prefilled
 from kvjax.prefill.probe import probe_row, with_rows
 from kvjax.prefill.probe_checks import check_model, check_row
+from kvjax.prefill.text_inside import ids_inside
 from kvjax.protocols import LanguageModel
 from kvjax.ranges import Size, Whole
 
@@ -27,7 +28,8 @@ class PseudoQueries(Probed):
 
     Args:
         size: pseudo tokens.   front: how many of them are the prompt's first.
-        suffix: ids of the others, repeated until there are enough; None: SUFFIX by the model's tokenizer.
+        suffix: ids of the others, repeated until there are enough; None: SUFFIX by the model's tokenizer, without what
+            that puts around every text.
 
     Source: DapQ, arXiv 2603.11564. Differs: the wording of the suffix.
     """
@@ -63,7 +65,7 @@ class PseudoQueries(Probed):
     def record(self, lm: LanguageModel, pre: Prefilled) -> Prefilled:
         """The prefilled prompts with this evidence. Raises ValueError where a prompt and the tokens exceed the model's context."""
         check_model(lm, pre)
-        suffix = lm.encode(SUFFIX) if self.suffix is None else self.suffix
+        suffix = ids_inside(lm, SUFFIX) if self.suffix is None else self.suffix
         probes = [self.tokens(row.ids[:n].tolist(), suffix) for row, n in zip(pre.rows, pre.lengths, strict=True)]
         for r, (length, ids) in enumerate(zip(pre.lengths, probes, strict=True)):
             check_row(lm.decoder, r, ids, length)

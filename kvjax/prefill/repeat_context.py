@@ -12,6 +12,7 @@ from kvjax.evidence.reduce import Max
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.prefill.probe import probe_row, with_rows
 from kvjax.prefill.probe_checks import Span, check_model, check_row
+from kvjax.prefill.text_inside import ids_inside
 from kvjax.protocols import LanguageModel
 from kvjax.ranges import Size, Whole
 
@@ -82,9 +83,9 @@ class RepeatedContext(Probed):
         return [*requests[1], *ids[start - min(self.quoted, self.chunk) : start], *ids[start:stop]]
 
     def requests(self, lm: LanguageModel) -> Requests:
-        """Ids of the requests, without what a tokenizer puts before every text."""
+        """Ids of the requests, without what a tokenizer puts around every text."""
         texts = ((self.first, FIRST), (self.further, FURTHER))
-        return tuple(_inside(lm, text) if ids is None else ids for ids, text in texts)
+        return tuple(ids_inside(lm, text) if ids is None else ids for ids, text in texts)
 
     def record(self, lm: LanguageModel, pre: Prefilled) -> Prefilled:
         """The prefilled prompts with this evidence. Raises ValueError where a prompt and a chunk exceed the model's context."""
@@ -108,9 +109,3 @@ class RepeatedContext(Probed):
             asked = len(ids) - (span[1] - span[0]) if self.own else 0
             row = probe_row(lm, row, ids, (self,), span=span, sinks=self.system, asked=asked)
         return row
-
-
-def _inside(lm: LanguageModel, text: str) -> list[int]:
-    """Ids of a text that stands inside another."""
-    ids, around = lm.encode(text), lm.encode("")
-    return ids[len(around) :] if around and ids[: len(around)] == around else ids

@@ -3,14 +3,20 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 import kvjax
+import models
 from kvjax.evidence import Evidence
+from kvjax.prefill.pseudo_queries import SUFFIX as WORDS
 from kvjax.prefill.pseudo_queries import PseudoQueries
+from kvjax.prefill.text_inside import ids_inside
 from kvjax.score.pseudo import PseudoAttention
 from kvjax.select import TopK
 from kvjax.view import LayerView, Ranking
-from tests.conftest import ids_of
+from models import llama
+from tests.conftest import ids_of, toy_config
+from tests.experiments.conftest import byte_tokenizer
 from tests.methods.simulation import kept_by, prompt_arrays, same_kept
 from tests.reference import dapq
 
@@ -65,6 +71,30 @@ def test_decoding_goes_on_from_the_last_true_token(lm, read, prompt):
     want = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompt), full), full, max_new_tokens=4, stop=(), return_logits=True)
     np.testing.assert_array_equal(got.logits, want.logits)
     assert int(got.cache.position[0]) == 94
+
+
+def framed(lm, form):
+    """The model with a tokenizer that puts <eos> (256) before or behind every text, as `form` says of the text A."""
+    tokenizer = byte_tokenizer()
+    tokenizer.inner.backend_tokenizer.post_processor = TemplateProcessing(single=form, special_tokens=[("<eos>", 256)])
+    return lm.replace(tokenizer=tokenizer)
+
+
+def test_what_opens_every_text_stands_before_no_suffix():
+    """A tokenizer's first token is the prompt's first alone: pseudo queries go on with the suffix's own words."""
+    made = models.random(llama.config(toy_config(vocab_size=257, num_hidden_layers=2)), seed=1)
+    lm, bare = framed(made, "<eos> $A"), made.replace(tokenizer=byte_tokenizer())
+    prompt = lm.encode("The quick brown fox jumps over the lazy dog.")
+    assert prompt[0] == 256 and lm.encode(WORDS)[1:] == bare.encode(WORDS)
+    told, own = kvjax.methods.dapq(20), kvjax.methods.dapq(20, suffix=tuple(bare.encode(WORDS)))
+    pre = kvjax.prefill(lm, prompt, needs=told)
+    got, want = (kvjax.score_prompt(kvjax.second_pass(lm, pre, policy), policy).rows[0].scores for policy in (told, own))
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("form", ["$A", "<eos> $A", "$A <eos>", "<eos> $A <eos>"])
+def test_words_inside_a_text(lm, form):
+    assert ids_inside(framed(lm, form), "words") == byte_tokenizer().encode("words")
 
 
 def test_without_a_second_pass_it_says_what_to_do(lm):
