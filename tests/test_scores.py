@@ -66,6 +66,17 @@ def test_window_attention(arrays, view, w, pool, ref_pool, size, reduce, ref_red
         np.testing.assert_allclose(got[b, :, : n - w], want, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("pool", "ref_pool", "size"), [(score.MaxPool(7), pooling.max_pool, 7), (score.AvgPool(5), pooling.avg_pool, 5)]
+)
+def test_pooled_by_query_head(arrays, view, pool, ref_pool, size):
+    got = score.PooledByQueryHead(window=8, pool=pool).score(view, window_of(arrays, 8))
+    for b, n in enumerate(LENGTHS):
+        rows = attention.attention_rows(arrays["q"][b, :, :, n - 8 : n], arrays["k"][b, :, :n])
+        want = windows.scores_by_query_head(rows, window=8, pool=ref_pool, size=size)
+        np.testing.assert_allclose(got[b, :, : n - 8], want, atol=1e-6, rtol=1e-4)
+
+
 def test_window_longer_than_the_prompt_uses_the_queries_there_are(arrays, view):
     short = view.replace(length=jnp.asarray([5, 3], jnp.int32), valid=view.pos < jnp.asarray([5, 3])[:, None, None])
     q = np.zeros((B, H, G, 8, D), np.float32)

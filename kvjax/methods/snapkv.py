@@ -2,7 +2,8 @@
 
 *SnapKV: LLM Knows What You are Looking for Before Generation*, arXiv 2404.14469, section 4.
 Stages: score WindowAttention(window, pool) · select TopK(recent=window) · after the prompt.
-Differs: one decision per KV head from the group mean; the release expands keys to query heads first.
+Differs: one decision per KV head, by the mean of its query heads' scores; the release expands keys to query heads first. Each query
+head's scores are pooled (PooledByQueryHead) where that is not the same as pooling their mean, as it is for averages.
 
 BibTeX:
     @misc{li2024snapkv, title={SnapKV: LLM Knows What You are Looking for Before Generation},
@@ -14,11 +15,12 @@ Example:
 """
 
 from kvjax.policy import Policy
-from kvjax.score import AvgPool, WindowAttention
+from kvjax.score import AvgPool, NoPool, PooledByQueryHead, WindowAttention
 from kvjax.select import TopK
 from kvjax.types import Function
 
 
 def snapkv(budget: int | float = 256, window: int = 32, pool: Function = AvgPool(5)) -> Policy:
     """Keep the window and the budget - window tokens it attends to most, smoothed over neighbours."""
-    return Policy(score=WindowAttention(window=window, pool=pool), select=TopK(recent=window), budget=budget)
+    score = WindowAttention if isinstance(pool, AvgPool | NoPool) else PooledByQueryHead
+    return Policy(score=score(window=window, pool=pool), select=TopK(recent=window), budget=budget)

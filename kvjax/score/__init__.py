@@ -47,7 +47,7 @@ from kvjax.score.step_attention import StepAttention
 from kvjax.score.surprise import Surprise
 from kvjax.score.tempered import TemperedAttention
 from kvjax.score.value_weighted import ValueWeighted
-from kvjax.score.window import WindowAttention
+from kvjax.score.window import PooledByQueryHead, WindowAttention
 from kvjax.score.with_heads_mean import WithHeadsMean
 from kvjax.score.worst_case import WorstCase
 
@@ -56,8 +56,8 @@ __all__ = [
     "DistanceSeries", "Drawn", "ExpectedAttention", "FadingAttention", "FreshDraws", "Gated", "GroupMax", "GroupMean", "HeadRules",
     "HighestRow", "JudgedByNext", "KeyDiff", "KeyNorm", "LagSpread", "LastQuery", "LateAttention", "LevelledWindow", "LookOnce",
     "LookaheadAttention", "MaxPool", "MeanAndVariance", "NeighbourLikeness", "NoPool", "NonCausalAttention", "OwnDistanceSeries",
-    "OwnQueryFilter", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit", "QueryFilter", "RawMass", "Recency",
-    "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads", "SeldomLow",
-    "SteadyMean", "StepAttention", "Surprise", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention", "WindowAttention",
-    "WindowLeverage", "WithHeadsMean", "WorstCase", "per_slot",
+    "OwnQueryFilter", "PooledByQueryHead", "PromptFirst", "ProxyQueries", "PseudoAttention", "Pursuit", "QueryFilter", "RawMass",
+    "Recency", "RecentOnTop", "Reconstruction", "Recurrence", "Redundancy", "ReferenceAttention", "Retention", "RetrievalHeads",
+    "SeldomLow", "SteadyMean", "StepAttention", "Surprise", "TemperedAttention", "ValueWeighted", "VisibleMeanAttention",
+    "WindowAttention", "WindowLeverage", "WithHeadsMean", "WorstCase", "per_slot",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Bool, Float32
 
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.window_scores import window_scores
@@ -10,8 +11,13 @@ from kvjax.score.heads import GroupMean, over_heads
 from kvjax.score.pool import AvgPool
 from kvjax.score.window_rows import before_window
 from kvjax.stage import Scorer
-from kvjax.types import Function, Scores
+from kvjax.types import Function, Mask, Scores
 from kvjax.view import LayerView
+
+
+def pooled(pool: Function, a: Float32[Array, "*x n"], inside: Bool[Array, "*y n"]) -> Float32[Array, "*x n"]:
+    """pool(a) of what is inside, zeros elsewhere; a itself outside."""
+    return jnp.where(inside, pool(jnp.where(inside, a, 0.0)), a)
 
 
 @struct.dataclass
@@ -44,6 +50,22 @@ class WindowAttention(Scorer):
         mass = window_scores(q, view.k, pos=view.pos, valid=view.valid, length=evidence.length, window=evidence.window)
         mean = mass / jnp.minimum(evidence.length, self.window)[:, None, None, None]
         apart = self.window if self.apart is None else self.apart
-        before = before_window(view, evidence.length, apart)
-        u = over_heads(self.heads, mean, view)
-        return jnp.where(before, self.pool(jnp.where(before, u, 0.0)), u)
+        return self.reduced(mean, before_window(view, evidence.length, apart), view)
+
+    def reduced(self, mean: Float32[Array, "b h g n"], before: Mask, view: LayerView) -> Scores:
+        """Scores by KV head from the means over queries, smoothed where `before`."""
+        return pooled(self.pool, over_heads(self.heads, mean, view), before)
+
+
+@struct.dataclass
+class PooledByQueryHead(WindowAttention):
+    """u = heads(pool(mean_w softmax(q k / sqrt(d)))): every query head's scores are smoothed before heads are reduced.
+
+    SnapKV's order, whose release pools and ranks each query head by itself. It matters for pools that are no averages: of averages
+    `WindowAttention` makes the same, pooling once a KV head.
+
+    Source: SnapKV, arXiv 2404.14469, section 4; the mean over a group comes after the pooling, as in kvpress.
+    """
+
+    def reduced(self, mean: Float32[Array, "b h g n"], before: Mask, view: LayerView) -> Scores:
+        return over_heads(self.heads, pooled(self.pool, mean, before[:, :, None]), view)

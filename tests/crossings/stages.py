@@ -28,6 +28,7 @@ _SCORERS = (
     score.FreshDraws(),
     score.HighestRow(),
     score.OwnDistanceSeries(),
+    score.PooledByQueryHead(window=8, pool=score.MaxPool(3)),
     score.Pursuit(queries=WindowQueries(16), most=16),
     score.QueryFilter(filters=_table(3, 2, 16), origin="toy"),
     score.VisibleMeanAttention(),

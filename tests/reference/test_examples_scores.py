@@ -10,7 +10,7 @@ from .heads import all_mean
 from .mean_rotation import mean_rotation
 from .pooling import avg_pool, max_pool, no_pool
 from .top_k import ranking, sinks_and_recent, top_k
-from .window_attention import scores_of_rows
+from .window_attention import scores_by_query_head, scores_of_rows
 
 H2O_ROWS = [[1], [0.6, 0.4], [0.2, 0.7, 0.1], [0.1, 0.5, 0.1, 0.3], [0.15, 0.35, 0.2, 0.1, 0.2]]
 
@@ -64,6 +64,16 @@ def test_heads_are_reduced_before_a_maximum_is_taken():
     rows[0, 0, 0, [1, 11]], rows[0, 1, 0, [5, 11]] = [0.9, 0.5], [0.9, 0.5]
     scores = scores_of_rows(rows, window=2, pool=max_pool, size=7)[0]
     assert_allclose(scores, [0.45] * 8 + [0.5] * 6)
+
+
+def test_snapkv_takes_a_maximum_of_every_query_head():
+    """Where the spikes of two query heads are near, each counts: half of both; the mean's maximum is one of them."""
+    rows = np.zeros((1, 2, 1, 16))
+    rows[0, 0, 0, [1, 11]], rows[0, 1, 0, [5, 11]] = [0.9, 0.5], [0.9, 0.5]
+    scores = scores_by_query_head(rows, window=2, pool=max_pool, size=7)[0]
+    assert_allclose(scores, [0.45, 0.45, 0.9, 0.9, 0.9, 0.45, 0.45, 0.45, 0.7, 0.5, 0.5, 0.5, 0.5, 0.5])
+    means = [rule(rows, window=2, pool=avg_pool, size=7) for rule in (scores_by_query_head, scores_of_rows)]
+    assert_allclose(*means)
 
 
 @pytest.mark.parametrize(

@@ -40,3 +40,10 @@ def scores_of_rows(
     """The same from given probabilities: mean over rows, reduce the heads, pool, without the last `window` columns."""
     older = rows[..., : rows.shape[-1] - window].mean(axis=2)
     return pool(reduce(older), size)
+
+
+def scores_by_query_head(
+    rows: Float[np.ndarray, "h g w n"], *, window: int, pool: Callable = avg_pool, size: int = 5
+) -> Float[np.ndarray, "h m"]:
+    """SnapKV's order: mean over rows, pool every query head by itself, mean over the group. Of an average pool it is the same."""
+    return group_mean(pool(rows[..., : rows.shape[-1] - window].mean(axis=2), size))
