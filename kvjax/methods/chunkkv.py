@@ -1,7 +1,7 @@
 """ChunkKV: runs of consecutive tokens stay or go together.
 
 *ChunkKV: Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM Inference*, arXiv 2502.00299.
-Stages: score RecentOnTop(WindowAttention) · select Chunks(size) · after the prompt.
+Stages: score RecentOnTop(SnapKV's) · select Chunks(size) · after the prompt.
 Differs: SnapKV's group means are summed over the KV heads; no reuse of one layer's chunks in the next.
 
 BibTeX:
@@ -14,8 +14,9 @@ Example:
 """
 
 from kvjax.budget import number_of
+from kvjax.methods.snapkv import snapkv
 from kvjax.policy import Policy
-from kvjax.score import AvgPool, RecentOnTop, WindowAttention
+from kvjax.score import AvgPool, RecentOnTop
 from kvjax.select import Chunks
 from kvjax.types import Function
 
@@ -27,6 +28,6 @@ def chunkkv(
 
     Whole chunks seldom fill a budget exactly: whole=False takes part of the last one.
     """
-    score = RecentOnTop(WindowAttention(window=window, pool=pool), recent=window)
+    score = RecentOnTop(snapkv(window=window, pool=pool).score, recent=window)
     share = budget if isinstance(number_of(budget), float) else None
     return Policy(score=score, select=Chunks(size=size, share=share, whole=whole), budget=budget)

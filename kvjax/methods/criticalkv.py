@@ -1,7 +1,7 @@
 """CriticalKV: half of the budget by attention, half by attention times the size of the projected value.
 
 *CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective*, arXiv 2502.03805.
-Stages: score ValueWeighted(WindowAttention) · select TwoStages(first, recent=window) · after the prompt.
+Stages: score ValueWeighted(SnapKV's) · select TwoStages(first, recent=window) · after the prompt.
 Needs the layer's output projection while the prompt is read; one number a slot is stored.
 Differs: norms are averaged over the query heads of a KV head.
 
@@ -14,8 +14,9 @@ Example:
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
+from kvjax.methods.snapkv import snapkv
 from kvjax.policy import Policy
-from kvjax.score import AvgPool, ValueWeighted, WindowAttention
+from kvjax.score import AvgPool, ValueWeighted
 from kvjax.select import TopK, TwoStages
 from kvjax.types import Function
 
@@ -24,5 +25,5 @@ def criticalkv(
     budget: int | float = 256, window: int = 32, pool: Function = AvgPool(5), first: float = 0.5, eps: float = 1e-4
 ) -> Policy:  # fmt: skip
     """Keep the window; SnapKV's scores fill `first` of the budget, (score + eps) · mean ‖v W_o‖₁ the rest."""
-    score = ValueWeighted(WindowAttention(window=window, pool=pool), eps=eps)
+    score = ValueWeighted(snapkv(window=window, pool=pool).score, eps=eps)
     return Policy(score=score, select=TwoStages(first=first, protects=TopK(recent=window)), budget=budget)

@@ -34,4 +34,6 @@ def test_what_a_prompt_keeps(pre, layers, budget, name):
 def test_averages_are_pooled_once_a_kv_head():
     assert type(kvjax.methods.snapkv().score) is WindowAttention
     assert type(kvjax.methods.pyramidkv(pool=MaxPool(7)).score) is PooledByQueryHead
+    assert type(kvjax.methods.criticalkv(pool=MaxPool(7)).score.score_of) is PooledByQueryHead
+    assert type(kvjax.methods.chunkkv(pool=MaxPool(7)).score.score_of) is PooledByQueryHead
     assert type(kvjax.methods.adakv(pool=MaxPool(7)).score) is WindowAttention
