@@ -12,7 +12,8 @@ from kvjax.gates.gate import Gate
 class SurrogateGate(Gate):
     """x W + b, or gelu(x W1 + b1) W2 + b2, x the attention's normed input.
 
-    It stands for ln max_t max_g A[t, j] ||v_j W_o|| / ||x_j||, the queries t those of the text read a second time.
+    It stands for ln max_t max_g A[t, j] ||v_j W_o|| / ||x_t||, the queries t and their inputs x_t those of the text read a second
+    time.
 
     Args:
         heads: KV heads.   hidden: width of the layer between; 0 for none, the linear map.

@@ -2,7 +2,7 @@
 
 *KVzap: Fast, Adaptive, and Faithful KV Cache Pruning*, arXiv 2601.07891.
 Stages: score Gated(SurrogateGate) · allocate AllHeld · select AboveOrRecent(threshold, window, sinks) · at every step.
-The map is learned from KVzip's scores (their logarithms), each relative to the hidden state's norm, by `kvjax train kvzap`
+The map is learned from KVzip's scores (their logarithms), a query's relative to its own hidden state's norm, by `kvjax train kvzap`
 (`kvjax.train.learners.KVzap`) and kept as an artefact; how many slots a head keeps is what the text asks for.
 The paper and its release keep no first tokens for being first; but KVzip, whose scores are learned, keeps four whatever it says of
 them, so that a map may know nothing of these: `sinks` keeps them.
