@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.evidence import AttentionStatistics, ColumnSums, Evidence, Need, OfGroupMean
 from kvjax.evidence.reduce import SumOfSquares
+from kvjax.protocols import Decoder
 from kvjax.ranges import Count, Share
 from kvjax.stage import Scorer
 from kvjax.types import Scores
@@ -56,7 +57,9 @@ class SteadyMean(Scorer):
     Args:
         recent, prompt_recent: share of the budget that is spared, the tail included.
         tail: last tokens that are never feasible; protect them, too.   sinks: first tokens that are never feasible.
-        pin_prompt: whether the prompt has no statistics and stays; a budget above the prompt's length is then prompt and rest.
+        pin_prompt: whether the prompt has no statistics and stays; the budget is then prompt and rest.
+
+    Raises (from `check`): ValueError for a budget below a pinned prompt's length.
 
     Source: RoCo, arXiv 2402.06262, section 3; shares, and the group mean before anything is summed, as in the release.
     """
@@ -72,6 +75,13 @@ class SteadyMean(Scorer):
     @property
     def needs(self) -> frozenset[Need]:
         return frozenset({ColumnSums(), _SQUARES})
+
+    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
+        if self.pin_prompt and mean_budget < length:
+            raise ValueError(
+                f"SteadyMean(pin_prompt=True) keeps the {length} tokens of a prompt whole: give a budget of slots for them and for "
+                f"the tokens generated, together; got {mean_budget}"
+            )
 
     def init(self, shape: tuple[int, int, int]) -> Sums:
         zeros = jnp.zeros(shape, jnp.float32)

@@ -121,6 +121,15 @@ def test_64_steps_beside_a_pinned_prompt(lm, pre, layers):
     decodes_as(lm, pre, policy, layers, rules, ids_of(64, 3))
 
 
+@pytest.mark.parametrize("budget", [40, 89, 0.5])
+def test_a_pinned_prompt_has_to_fit(lm, budget):
+    """Else its latest tokens would go at the first step, to make room for the generated tail."""
+    policy = kvjax.methods.roco(budget=budget, pin_prompt=True)
+    with pytest.raises(ValueError, match="keeps the 90 tokens of a prompt whole: give a budget of slots"):
+        policy.check(lm.decoder, 90)
+    policy.replace(budget=100).check(lm.decoder, 90)
+
+
 def test_prompt_and_64_steps(lm, pre, layers):
     policy = kvjax.methods.roco(budget=BUDGET + 20, tail=TAIL, sinks=0)
     rules = prefilled(layers, lambda layer, head: CountingFromThePrompt(BUDGET + 20, tail=TAIL))
