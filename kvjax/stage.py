@@ -212,6 +212,10 @@ class Retriever(Stage):
         """The cache before the first layer of a step."""
         return cache
 
+    def asked(self, inputs: AttentionInputs) -> AttentionInputs:
+        """A layer's inputs as `attend` asks by them, whose denominators `lse` are: what scorers take the step's attention from."""
+        return inputs
+
     def attend(
         self, inputs: AttentionInputs, cache: Cache, context: AttendContext
     ) -> tuple[Queries, Float32[Array, "b h g t"], PyTree]:

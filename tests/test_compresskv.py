@@ -14,6 +14,7 @@ from kvjax.allocate import Adaptive, ArgMax, LayerWeights, RoundRobin, Uniform
 from kvjax.allocate.layer_weights import layer_budgets
 from kvjax.artefacts.artefact import Artefact
 from kvjax.calibrate.retrieval_heads import top_heads
+from kvjax.encode import Stored, Unrotated
 from kvjax.methods.compresskv import compresskv
 from kvjax.retrieve import MaskHeads, ZeroOutput, ZeroQuery
 from kvjax.score import AvgPool, RetrievalHeads
@@ -221,6 +222,19 @@ def test_masked_heads_are_those_of_the_table_and_only_they(lm, pre, mode):
     np.testing.assert_allclose(out.logits[0, 1:], want[:-1], atol=1e-5)
     plain, _ = run_dense(lm, dense(pre, everything), out.tokens[0], start=90)
     assert np.abs(want - plain).max() > 1e-3
+
+
+@pytest.mark.parametrize("encode", [Stored(), Stored(positions=Unrotated())], ids=["rotated", "unrotated"])
+@pytest.mark.parametrize("mode", [ZeroQuery(), ZeroOutput()], ids=["query", "output"])
+def test_scorers_see_the_attention_of_masked_heads(lm, pre, mode, encode):
+    """Every row of attention sums to 1: the prompt's 90 and five steps' give a KV head 95, masked query heads among them."""
+    mask = np.array([[1, 0, 0, 0], [0, 1, 1, 0], [1, 1, 0, 0]], bool)
+    policy = kvjax.methods.h2o(budget=1.0).replace(when=kvjax.WhenFull(64), retrieve=MaskHeads(mask, mode=mode), encode=encode)
+    cache = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=5, stop=()).cache
+    score, start, length = np.asarray(cache.state.score), np.asarray(cache.start), cache.lengths
+    assert (length == 95).all()
+    sums = [score[at : at + n].sum() for at, n in zip(start.reshape(-1), length.reshape(-1), strict=True)]
+    np.testing.assert_allclose(sums, 95, rtol=1e-5)
 
 
 def test_a_mask_of_another_shape_is_refused(lm, pre):

@@ -112,13 +112,13 @@ def _attend(inputs: AttentionInputs, after=None, *, spec: Spec, cache: KVCache, 
         out, _, read = spec.retrieve.at(layer).attend(placed, after[0], context)
         (out, _), read = _after_reading((out, None), read)
         return out, (read, after[1])
-    cache = context.encode.append(cache, placed, context, count)
-    out, lse, cache = spec.retrieve.at(layer).attend(placed, cache, context)
+    cache, retrieve = context.encode.append(cache, placed, context, count), spec.retrieve.at(layer)
+    out, lse, cache = retrieve.attend(placed, cache, context)
     left = None
     if spec.stages is not None:
         needs = spec.stages.score.at(layer).needs
         left = LayerStep.of(
-            cache.evidence[layer], inputs, out, lse, needs=needs, query=context.encode.positions.query, ids=tokens,
+            cache.evidence[layer], retrieve.asked(inputs), out, lse, needs=needs, query=context.encode.positions.query, ids=tokens,
             offset=cache.position, count=count,
         )  # fmt: skip
     (out, left), cache = _after_reading((out, left), cache)

@@ -96,6 +96,11 @@ class MaskHeads(Retriever):
     def begin(self, cache: Cache) -> PyTree:
         return self.inner.begin(cache)
 
+    def asked(self, inputs: AttentionInputs) -> AttentionInputs:
+        queries = {name: getattr(inputs, name) for name in ("q", "q_raw")}
+        masked = {name: None if q is None else self.mode.before(q, self.mask) for name, q in queries.items()}
+        return self.inner.asked(inputs.replace(**masked))
+
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         masked = inputs.replace(q=self.mode.before(inputs.q, self.mask))
         out, lse, cache = self.inner.attend(masked, cache, context)
