@@ -41,6 +41,11 @@ class Clusters:
         return cls(role=rows(role), pivot=rows(cluster))
 
     @property
+    def tables(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Roles and pivots."""
+        return self.role, self.pivot
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Layers, KV heads."""
         return len(self.role), len(self.role[0])

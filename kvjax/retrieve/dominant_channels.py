@@ -33,13 +33,14 @@ class TipState(Fetching):
     """Attributes:
     tips: each layer's dominant channels of the prompt's keys, on the device; no tokens where they are in the pool.
     prompt: tokens of each prompt that are elsewhere.   wanted: how many tokens a query reads.
-    most: the size of a list.
+    most: the size of a list.   made_for: the layers that read everything and the origin of the channels, where slots are elsewhere.
     """
 
     tips: tuple[Float[Array, "b h _ c"], ...] | None
     prompt: Int32[Array, " b"]
     wanted: Int32[Array, " b"]
     most: int = struct.field(pytree_node=False)
+    made_for: tuple[int, str] | None = struct.field(pytree_node=False, default=None)
 
     @property
     def raw(self) -> PyTree:
@@ -141,7 +142,8 @@ class DominantChannels(Retriever):
             tips.append([tip if there else tip[:, :, :0] for (tip, _), there in zip(kept, some, strict=True)])
         away = saved(self.home, [d.away for d in decided], parts)
         tips = tuple(_together(layers) for layers in zip(*tips, strict=True))
-        return TipState(away=away, tips=tips, prompt=jnp.asarray(lengths, jnp.int32), **state)
+        made_for = self.skip_layers, self.origin
+        return TipState(away=away, tips=tips, prompt=jnp.asarray(lengths, jnp.int32), made_for=made_for, **state)
 
     def _parted(self, layer: int, k: Keys) -> tuple[Array, Array]:
         """A layer's keys as what stays on the device and what goes home."""
@@ -151,8 +153,14 @@ class DominantChannels(Retriever):
     def begin(self, cache: Cache) -> PyTree:
         if cache.evidence:
             raise ValueError("DominantChannels evicts nothing while decoding: use when=AfterPrefill() or another retriever")
-        if not isinstance(cache.retrieval, TipState):
+        if not isinstance(state := cache.retrieval, TipState):
             raise ValueError("the cache does not say how many tokens a query reads: compress it with this policy")
+        if state.made_for not in (None, (self.skip_layers, self.origin)):
+            layers, origin = state.made_for
+            raise ValueError(
+                f"the cache has keys outside its pool but those of {layers} layers, in parts by {origin or 'other channels'}; the "
+                f"policy has {self.skip_layers} and {self.origin or 'others'}: compress it with this policy"
+            )
         return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):

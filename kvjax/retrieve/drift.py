@@ -20,7 +20,7 @@ from kvjax.placement.by_callback import ByCallback
 from kvjax.placement.lists import listed
 from kvjax.protocols import Cache, Decoder
 from kvjax.retrieve.clusters import Clusters
-from kvjax.retrieve.pivot_state import PivotState, as_bits, empty, overlaps
+from kvjax.retrieve.pivot_state import PivotState, as_bits, check_made_for, empty, overlaps
 from kvjax.retrieve.satellites import ask, begin, deliver
 from kvjax.score.heads import GroupMax
 from kvjax.score.last_query import focus
@@ -134,6 +134,7 @@ class PivotRefresh(Retriever):
         )  # fmt: skip
         base = [self._base(count, d.mean_budget) for count, d in zip(counts, decided, strict=True)]
         state = state.replace(
+            watched=self.clusters.tables,
             base=whole(base),
             room=whole([[count[layer, h] for layer, h, _ in satellites] for count in counts]),
             held=whole([[count[layer, h] for layer, h in pivots] for count in counts]),
@@ -170,8 +171,8 @@ class PivotRefresh(Retriever):
     def begin(self, cache: Cache) -> PyTree:
         if cache.evidence:
             raise ValueError("PivotRefresh needs prompt slots that keep their place: use when=AfterPrefill() or another retriever")
-        if self.clusters.pivots and not isinstance(cache.retrieval, PivotState):
-            raise ValueError("the cache has no copy of the satellites' prompts: compress it with this policy")
+        if self.clusters.pivots:
+            check_made_for(cache.retrieval, self.clusters, self.w)
         return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):

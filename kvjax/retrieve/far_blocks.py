@@ -23,11 +23,15 @@ from kvjax.types import Number, Queries
 
 @struct.dataclass
 class FarKeys(RetrieverState):
-    """Representatives of the prompt's blocks, [b h g m d] a layer; blocks [b] says how many each row has."""
+    """Representatives of the prompt's blocks, [b h g m d] a layer; blocks [b] says how many each row has.
+
+    `fewest` is the least of those; `cut` has the first tokens, tokens of a block and keys of a representative that they are of.
+    """
 
     keys: tuple[Float32[Array, "b h g m d"], ...]
     blocks: Int32[Array, " b"]
     fewest: int = struct.field(pytree_node=False)
+    cut: tuple[int, int, int] = struct.field(pytree_node=False)
 
     def split(self) -> tuple["FarKeys", PyTree]:
         return self.replace(keys=()), self.keys
@@ -80,13 +84,23 @@ class FarBlocks(Retriever):
 
         keys = tuple(kept(e) for e in row.evidence) if m else tuple(_none(e.of(LocalMass(self.sizes.local)), k) for e, k in
                                                                     zip(row.evidence, row.k, strict=True))  # fmt: skip
-        return FarKeys(keys=keys, blocks=jnp.asarray([m], jnp.int32), fewest=m)
+        return FarKeys(keys=keys, blocks=jnp.asarray([m], jnp.int32), fewest=m, cut=self._cut)
+
+    @property
+    def _cut(self) -> tuple[int, int, int]:
+        """What blocks and their representatives depend on."""
+        return self.sizes.initial, self.sizes.block, self.sizes.representatives
 
     def begin(self, cache: Cache) -> PyTree:
         if cache.evidence:
             raise ValueError("FarBlocks needs slots that keep their place: use when=AfterPrefill() or another retriever")
-        if not isinstance(cache.retrieval, FarKeys):
+        if not isinstance(state := cache.retrieval, FarKeys):
             raise ValueError("the cache has no representatives of its blocks: compress it with this policy")
+        if state.cut != self._cut:
+            raise ValueError(
+                f"the cache has (first tokens, tokens of a block, keys of a representative) = {state.cut}, the policy {self._cut}: "
+                "compress it with this policy"
+            )
         return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
@@ -151,4 +165,4 @@ def _stacked(states: list[FarKeys]) -> FarKeys:
 
     keys = tuple(jnp.concatenate([wide(x) for x in of_layer]) for of_layer in zip(*(s.keys for s in states), strict=True))
     blocks = jnp.concatenate([state.blocks for state in states])
-    return FarKeys(keys=keys, blocks=blocks, fewest=min(state.fewest for state in states))
+    return FarKeys(keys=keys, blocks=blocks, fewest=min(state.fewest for state in states), cut=states[0].cut)

@@ -42,11 +42,14 @@ class Probabilities:
 class FilterState(Fetching):
     """Attributes:
     prompt: tokens of each prompt.   wanted: how many of them are chosen.   most: the size of a list, no less than any.
+    filters, waiting: of the retriever that was compressed with: they say whose slots are elsewhere.
     """
 
     prompt: Int32[Array, " b"]
     wanted: Int32[Array, " b"]
     most: int = struct.field(pytree_node=False)
+    filters: tuple[int, ...] = struct.field(pytree_node=False)
+    waiting: int = struct.field(pytree_node=False)
 
     @staticmethod
     def stack(states: list) -> "FilterState":
@@ -114,11 +117,18 @@ class FilterLayers(Retriever):
             prompt=jnp.asarray(lengths, jnp.int32),
             wanted=jnp.asarray(wanted, jnp.int32),
             most=min(size_class(max(wanted)), max(row.k[0].shape[2] for row in rows)),
+            filters=self.filters,
+            waiting=self.waiting,
         )
 
     def begin(self, cache: Cache) -> PyTree:
-        if not isinstance(cache.retrieval, FilterState):
+        if not isinstance(state := cache.retrieval, FilterState):
             raise ValueError("the cache has no prompt outside its pool: compress it with this policy")
+        if (state.filters, state.waiting) != (self.filters, self.waiting):
+            raise ValueError(
+                f"the cache has outside its pool what layers behind filters {state.filters} read, {state.waiting} waiting, not "
+                f"{self.filters} and {self.waiting}: compress it with this policy"
+            )
         return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):

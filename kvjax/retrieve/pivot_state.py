@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, Int64, PyTree, UInt8, 
 from kvjax.cache.counter import Counter
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.placement import OnDevice
+from kvjax.retrieve.clusters import Clusters
 from kvjax.types import size_class
 
 
@@ -30,6 +31,7 @@ class PivotState(RetrieverState):
         refreshes: fetches so far.   fetched: satellite slots they brought.   moved: with the rest of blocks that were not full.
         trace: median overlap of the last windows, window i at i % c, NaN where there was none.   windows: how many there were.
         host: the home of k and v.   slot_nbytes: bytes of one slot's key and value there.
+        watched: roles and pivots of the heads that it was made for (`Clusters.tables`).
     """
 
     k: PyTree
@@ -52,6 +54,7 @@ class PivotState(RetrieverState):
     windows: Int32[Array, " b"]
     host: OnDevice = struct.field(pytree_node=False)
     slot_nbytes: int = struct.field(pytree_node=False)
+    watched: tuple = struct.field(pytree_node=False, repr=False, default=())
 
     @property
     def prompt_slots(self) -> int:
@@ -97,6 +100,17 @@ class PivotState(RetrieverState):
         stores = dict(k=cat([s.k for s in states]), v=cat([s.v for s in states]))
         rest = jax.tree.map(lambda *x: jnp.concatenate(x), *(s.replace(k=None, v=None) for s in states))
         return rest.replace(**stores)
+
+
+def check_made_for(state: PyTree, clusters: Clusters, w: int) -> None:
+    """Raise ValueError for what is no state of these clusters and drift windows of w queries."""
+    if not isinstance(state, PivotState):
+        raise ValueError("the cache has no copy of the satellites' prompts: compress it with this policy")
+    if (state.watched, state.chosen.shape[1]) != (clusters.tables, w):
+        raise ValueError(
+            f"the cache was made for other clusters, or drift windows of {state.chosen.shape[1]} queries instead of {w}: compress "
+            "it with this policy"
+        )
 
 
 def _padded(state: PivotState, y: int) -> dict:

@@ -182,6 +182,10 @@ class TwoLevels(Retriever):
         state = cache.retrieval
         if not isinstance(state, ClusterState) or (state.size, state.size * state.per) != (self.small, self.large):
             raise ValueError("the cache has no bounds of its clusters: compress it with this policy")
+        if any(isinstance(bounds, tuple) for bounds in state.large[:: self.share]):
+            raise ValueError(
+                f"the cache has bounds for fewer layers than choose where {self.share} share: compress it with this policy"
+            )
         return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):

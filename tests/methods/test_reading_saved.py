@@ -1,10 +1,15 @@
-"""Conversations whose prompts are read a little at a time come back from their files, what was elsewhere included."""
+"""Caches whose prompts are read a little at a time: back from their files, what was elsewhere included; not under other sizes."""
+
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 
 import kvjax
+from kvjax.encode import OnDevice
+from kvjax.retrieve import TwoLevels
+from kvjax.retrieve.clusters import Clusters
 from tests.conftest import policy_of
 
 
@@ -18,3 +23,47 @@ def test_a_conversation_comes_back_and_goes_on(lm, pre, tmp_path, name):
         assert one.sharding.memory_kind == other.sharding.memory_kind
     want, got = (kvjax.decode(lm, c, policy, max_new_tokens=5, stop=(), return_logits=True) for c in (cache, again))
     np.testing.assert_array_equal(want.logits, got.logits)
+
+
+def clusters(of):
+    """One pivot a layer, the other head its satellite, but for one layer of anchors."""
+    role = [[1, 1] if layer == of else [3, 4] for layer in range(3)]
+    return Clusters.of(role, [[-1, -1] if layer == of else [0, 0] for layer in range(3)])
+
+
+#: What was compressed with, what is decoded with, of one retriever.
+OTHERS = {
+    "omnikv, filters": ("omnikv", {"filters": (0,), "waiting": 0}, {"filters": (0, 1), "waiting": 0}),
+    "omnikv, waiting": ("omnikv", {"filters": (0,), "waiting": 0}, {"filters": (0,), "waiting": 1}),
+    "fasa, layers": ("fasa", {"home": OnDevice(), "skip_layers": 1}, {"home": OnDevice(), "skip_layers": 2}),
+    "fasa, channels": ("fasa", {"home": OnDevice()}, {"home": OnDevice(), "origin": "another calibration"}),
+    "heterocache, clusters": ("heterocache", {"clusters": clusters(1)}, {"clusters": clusters(2)}),
+    "heterocache, window": ("heterocache", {"w": 2}, {"w": 5}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_cache_made_for_other_layers_or_heads_is_refused(lm, pre, name):
+    method, one, other = OTHERS[name]
+    policy = policy_of(method, 0.7)
+    made, asked = (policy.replace(retrieve=policy.retrieve.replace(**changes)) for changes in (one, other))
+    with pytest.raises(ValueError, match="compress it with this policy"):
+        kvjax.decode(lm, kvjax.compress(pre, made), asked, max_new_tokens=2, stop=())
+
+
+def test_a_cache_made_of_other_blocks_is_refused(lm, pre):
+    policy = policy_of("infllm")
+    cache, sizes = kvjax.compress(pre, policy), policy.retrieve.sizes
+    for changes in ({"block": 4}, {"initial": 8}, {"representatives": 1}):
+        other = policy.replace(retrieve=policy.retrieve.replace(sizes=replace(sizes, **changes)))
+        with pytest.raises(ValueError, match="compress it with this policy"):
+            kvjax.decode(lm, cache, other, max_new_tokens=2, stop=())
+    more = policy.replace(retrieve=policy.retrieve.replace(sizes=replace(sizes, top=4)))
+    assert kvjax.decode(lm, cache, more, max_new_tokens=2, stop=()).tokens.shape == (1, 2)
+
+
+def test_bounds_that_layers_shared_are_too_few_for_each_alone(lm, pre):
+    levels = dict(large=16, small=8, parts=(0.5, 0.4))
+    shared, alone = (kvjax.Policy(retrieve=TwoLevels(**levels, share=share)) for share in (2, 1))
+    with pytest.raises(ValueError, match="compress it with this policy"):
+        kvjax.decode(lm, kvjax.compress(pre, shared), alone, max_new_tokens=2, stop=())
