@@ -292,6 +292,17 @@ def test_agents_of_a_turn_run_side_by_side_and_the_next_waits_for_all():
     assert simulate(Trace(tuple(requests), block=1), LRU(), one_tier(20, running=2)).makespan == 5 + 1
 
 
+def test_a_tool_runs_while_others_of_its_turn_still_do():
+    """Ten seconds beside three with a tool of eight: the next turn comes at 3 + 8, not at 10 + 8."""
+    requests = [
+        Request(0, "j", "a", 0, tuple("abcdefghij")),
+        Request(0, "j", "b", 0, tuple("xyz"), tool="search", tool_seconds=8.0),
+        Request(0, "j", "c", 1, ("q",), tool="search", tool_seconds=2.0),
+        Request(0, "j", "d", 2, ("r",), last=True),
+    ]
+    assert simulate(Trace(tuple(requests), block=1), LRU(), one_tier(40, running=2)).makespan == 3 + 8 + 1 + 2 + 1
+
+
 def test_bytes_that_a_tier_moves_by_hand():
     """ABA with room for one block of four bytes: A goes down and comes back, B goes down; a byte takes a second."""
     costs = Costs(prefill=1, decode=0, read=0, bytes_per_token=4, gamma=0.01, gamma_16bit=0.01)

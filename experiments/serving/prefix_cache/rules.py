@@ -99,6 +99,5 @@ def _undelayed(trace: Trace, machine: Machine) -> dict[tuple[str, int], tuple[fl
         t = min(request.t for request in turns[0])
         for turn, requests in turns.items():
             found[job, turn] = (t, turn)
-            spent = [machine.costs.decoding(x.prompt_tokens(trace.block), x.out_tokens) for x in requests]
-            t += max(spent) + max(x.tool_seconds for x in requests)
+            t += max(machine.costs.decoding(x.prompt_tokens(trace.block), x.out_tokens) + x.tool_seconds for x in requests)
     return found

@@ -62,6 +62,7 @@ class _Run:
         self.running, self.done = 0, []
         self.jobs, self.began, self.ended = trace.jobs(), {}, {}
         self.open: dict[str, int] = defaultdict(int)
+        self.ready: dict[str, float] = defaultdict(float)  # when a turn's tools have ended, of those that were called so far
         for job, turns in self.jobs.items():
             for request in turns[0]:
                 self._at(request.t, self._arrive, request)
@@ -133,18 +134,18 @@ class _Run:
         self.running -= 1
         self.done.append(served)
         self.rule.on_turn_end(request, path, now)
+        self.ready[request.job] = max(self.ready[request.job], now + request.tool_seconds)
         self.open[request.job] -= 1
         if not self.open[request.job]:
             self._next_turn(request, now)
 
     def _next_turn(self, request: Request, now: float) -> None:
-        """When all of a turn have ended, and all tools that they called."""
+        """When all of a turn have ended, and all tools, each of which runs from the end of the request that called it."""
         self.ended[request.job] = now
         coming = self.jobs[request.job].get(request.turn + 1, [])
-        later = max(x.tool_seconds for x in self.jobs[request.job][request.turn])
         self.open[request.job] = len(coming)
         for following in coming:
-            self._at(now + later, self._arrive, following)
+            self._at(self.ready[request.job], self._arrive, following)
 
     def _loaded(self, node: Node, now: float) -> None:
         """Somebody may have waited for it."""
