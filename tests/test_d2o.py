@@ -471,3 +471,9 @@ def test_the_merger_under_another_scorer(lm, pre):
     assert np.abs(np.asarray(got.k) - np.asarray(want.k)).max() > 1e-2
     out = kvjax.decode(lm, got, snapkv.replace(merge=WeightedNearest()), max_new_tokens=4, stop=(), return_logits=True)
     assert jnp.isfinite(out.logits).all()
+
+
+@pytest.mark.parametrize("ratio", [(0, 0), (-1, 2), (3,), (1, 1, 1)])
+def test_what_is_no_ratio_is_refused(ratio):
+    with pytest.raises(ValueError, match="heavy slots to recent ones"):
+        kvjax.methods.d2o(ratio=ratio)

@@ -26,7 +26,13 @@ from kvjax.select import HeavyRecent
 
 
 def d2o(budget: int | float = 0.2, ratio: tuple = (3, 1), beta: float = 0.7, sinks: int = 4) -> Policy:
-    """Keep the sinks, the most attended and the last tokens, `ratio` heavy to recent; blend the rest into them where alike."""
+    """Keep the sinks, the most attended and the last tokens, `ratio` heavy to recent; blend the rest into them where alike.
+
+    Raises:
+        ValueError: a ratio of other than two numbers from 0 up, not both 0.
+    """
+    if len(ratio) != 2 or min(ratio) < 0 or sum(ratio) == 0:
+        raise ValueError(f"ratio is heavy slots to recent ones, two numbers from 0 up and not both 0, such as (3, 1); got {ratio}")
     heavy, recent = ratio
     return Policy(
         score=AccumulatedAttention(),

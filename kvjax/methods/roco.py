@@ -32,7 +32,7 @@ def roco(
         recent: share of the budget that is spared while decoding, the tail and the least steady.
         tail, sinks: last and first tokens that stay.
         pin_prompt: the release's decoding: the prompt stays whole, without statistics, and generated tokens alone go; `budget` is
-            then the prompt's length and the generated tokens held, together.
+            then the prompt's length and the generated tokens held, `tail` of them at the least, together.
         prompt_recent: `recent` of the prompt's cut.
     """
     first = 0 if pin_prompt else sinks
