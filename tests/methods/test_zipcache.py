@@ -83,6 +83,14 @@ def test_a_block_is_ranked_by_the_newest_query_and_coded_as_a_block(lm):
                 np.testing.assert_allclose(got[1], want[1][h], atol=2e-3)
 
 
+def test_a_text_of_fewer_tokens_than_a_block(lm):
+    """The published block of 100 tokens: two pages of its 60 salient ones are more slots than regions are padded to."""
+    policy = kvjax.methods.zipcache()
+    cache = kvjax.compress(kvjax.prefill(lm, ids_of(20), needs=policy), policy)
+    out = kvjax.decode(lm, cache, policy, max_new_tokens=6, **HOW)
+    assert [int(part.length.max()) for part in out.cache.parts] == [6, 12, 8, 0, 0] and jnp.isfinite(out.logits).all()
+
+
 @pytest.mark.parametrize("length", [1, 33])
 def test_with_lossless_tiers_it_is_the_full_cache(lm, length):
     full = kvjax.methods.full()

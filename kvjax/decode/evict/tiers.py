@@ -83,8 +83,7 @@ class _Tiers:
         source, target, layer = cache.parts[i], cache.parts[j], self.layer
         page, most = self.reader.encode.stores[j].page, self.reader.encode.rule.most or chosen.shape[-1]
         count = chosen.sum(-1).astype(jnp.int32)
-        listed = first(chosen)[..., : -(-most // page) * page]
-        slots = source.start[layer][..., None] + listed
+        slots = source.start[layer][..., None] + in_pages(first(chosen)[..., :most], page)
         at = target.start[layer] + target.length[layer]
         rows = _rows(self.reader, source, target, layer, slots, stores=(i, j))
         pools = {name: put_rows(pool, rows[name], at, count, target.slots) for name, pool in target.pools.items()}
@@ -95,6 +94,11 @@ class _Tiers:
         moves = plan(stay, valid)
         length = part.length.at[self.layer].set(moves.length)
         return part.replace(**compact(part.pools, part.start[self.layer], moves), length=length)
+
+
+def in_pages(listed: Int32[Array, "b h m"], page: int) -> Int32[Array, "b h n"]:
+    """A list of slots, zeros behind it up to a whole page: regions may be padded to fewer slots than a page has."""
+    return jnp.pad(listed, ((0, 0), (0, 0), (0, -listed.shape[-1] % page)))
 
 
 def _rows(reader: Reader, source: KVCache, target: KVCache, layer: Layer, slots: Int32[Array, "b h m"], *, stores):
