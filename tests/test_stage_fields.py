@@ -12,6 +12,7 @@ from kvjax import Policy
 from kvjax.allocate import Adaptive, Pyramid
 from kvjax.codec import AsIs
 from kvjax.encode import Stored
+from kvjax.merge import IntoDense
 from kvjax.schedule import Every
 from kvjax.score import AvgPool, LagSpread, RecentOnTop, WindowAttention
 from kvjax.select import ForcedTopK, TopK
@@ -39,6 +40,8 @@ RANGES = {
     "inside a stage": (lambda: Policy(allocate=Adaptive(layers=Pyramid(beta=0))), "Pyramid.beta"),
     "inside a schedule": (lambda: Policy(when=Every(1, score=LagSpread(lag=0))), "LagSpread.lag"),
     "by replacing": (lambda: policy_of("snapkv").replace(select=TopK(recent=-2)), "TopK.recent"),
+    "no average": (lambda: kvjax.methods.zeromerge(budget=20, dense=0), "DenseAndTop.dense must be .* at least 1; got 0"),
+    "no slot for one": (lambda: Policy(merge=IntoDense(dense=0)), "IntoDense.dense must be .* at least 1; got 0"),
     "of the command line": (lambda: parse_policy("adakv:alpha=5", 9), "policy 'adakv:alpha=5': Adaptive.alpha must"),
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float32, Int32, PyTree
 from kvjax.kernels.compact import first
 from kvjax.kernels.select_top import select_top
 from kvjax.merge.match import Matches, blend
-from kvjax.ranges import Share, Whole
+from kvjax.ranges import Share, Size
 from kvjax.rank_keys import ordered
 from kvjax.select.dense import dense_slots, tail_slots
 from kvjax.stage import Merger
@@ -64,7 +64,7 @@ class IntoDense(Merger):
     """
 
     biased: ClassVar[bool] = True
-    dense: Whole = struct.field(pytree_node=False, default=1)
+    dense: Size = struct.field(pytree_node=False, default=1)
     tail_share: Share = 0.1
     nearest: Function = LargestDot()
 

@@ -5,7 +5,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.kernels.select_top import select_top
-from kvjax.ranges import Share, Whole
+from kvjax.ranges import Share, Size
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
 from kvjax.types import Mask, Number
@@ -46,7 +46,7 @@ class DenseAndTop(Selector):
     Source: ZeroMerge, arXiv 2503.10714, section 3, and its release.
     """
 
-    dense: Whole = struct.field(pytree_node=False, default=1)
+    dense: Size = struct.field(pytree_node=False, default=1)
     tail_share: Share = 0.1
 
     def protected(self, view: LayerView, budget: Int32[Array, "b h"]) -> Mask:
