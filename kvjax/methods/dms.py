@@ -37,14 +37,16 @@ REQUIRES = ("training",)
 
 
 def dms(
-    gate: PyTree | None = None, window: int = 512, threshold: float = 0.0, decoding: bool = True, origin: str = "",
+    gate: PyTree | None = None, window: int | None = None, threshold: float = 0.0, decoding: bool = True, origin: str = "",
     *, artefact: ArtefactLike | None = None,
 ) -> Policy:  # fmt: skip
     """Evict what its successor wants gone, once it is more than `window` tokens old.
 
     Args:
         gate: weights of an `EvictionGate`, each leaf [l, ...], in place of an artefact (`init_gate` makes untrained ones).
-        window: tokens between a decision and its execution.   threshold: logits above it evict; 0 is a chance of a half.
+        window: tokens between a decision and its execution; None: what an artefact's gate was trained with, the release's 512 for
+            given weights.
+        threshold: logits above it evict; 0 is a chance of a half.
         decoding: whether decoded tokens are evicted, too, or the prompt's alone.
         origin: where given weights came from; made from them where none is given.
         artefact: an Artefact, or the folder of one; of the model that will be prefilled.
@@ -52,10 +54,11 @@ def dms(
     if gate is None:
         found = resolve(artefact, "dms")
         gate, origin = weights_of(found), found.origin
+        window = found.settings.get("window", window) if window is None else window
     values = GateValues.of(EvictionGate(heads=gate["alpha"]["kernel"].shape[-1]), gate, origin)
     return Policy(
         score=JudgedByNext(values),
         allocate=AllHeld(),
-        select=AboveOrRecent(tau=-threshold, recent=window),
+        select=AboveOrRecent(tau=-threshold, recent=512 if window is None else window),
         when=Every(1, grows=True) if decoding else AfterPrefill(),
     )

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import kvjax
+from kvjax.artefacts.artefact import Artefact
+from kvjax.artefacts.weights import tables_of
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Evidence
 from kvjax.gates import EvictionGate, init_gate
@@ -36,6 +38,17 @@ def prompted(lm, prompt):
 
 def emitted(layer, x):
     return slow.logit(np.asarray(x, np.float64), of_layer(WEIGHTS, layer)).T
+
+
+def test_a_gate_is_served_with_the_window_it_was_trained_with():
+    """The built-in one learned with 16; given weights, and an artefact that does not say, have the release's 512."""
+    trained, silent = (Artefact("dms", {"name": "toy"}, {}, settings, tables_of(WEIGHTS)) for settings in ({"window": 16}, {}))
+    dms = kvjax.methods.dms
+    for policy, window in (
+        (dms(artefact=trained), 16), (dms(artefact="smollm2-135m"), 16), (dms(artefact=trained, window=40), 40),
+        (dms(artefact=trained, window=0), 0), (dms(artefact=silent), 512), (dms(WEIGHTS), 512), (dms(WEIGHTS, window=0), 0),
+    ):  # fmt: skip
+        assert policy.select.recent == window
 
 
 def test_the_gate_is_its_formula(lm):
