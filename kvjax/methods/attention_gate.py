@@ -37,23 +37,27 @@ REQUIRES = ("training",)
 
 
 def attention_gate(
-    gate: PyTree | None = None, threshold: float = 0.5, parts: int = 4, causal: bool = True, sinks: int = 1, recent: int = 1,
-    origin: str = "", *, artefact: ArtefactLike | None = None,
+    gate: PyTree | None = None, threshold: float | None = None, parts: int = 4, causal: bool = True, sinks: int | None = None,
+    recent: int = 1, origin: str = "", *, artefact: ArtefactLike | None = None,
 ) -> Policy:  # fmt: skip
     """Keep the tokens of the prompt that the gate is surer of than the threshold.
 
     Args:
         gate: weights of an `AttentionGate`, each leaf [l, ...], in place of an artefact (`init_gate` makes untrained ones).
-        threshold: what stays has p > threshold.
+        threshold: what stays has p > threshold; None: what an artefact's gate was trained with, 0.5 for one that is given.
         parts: heads of the attention of a gate that is given; an artefact tells its own.
         causal: whether it reads what stands before a token alone.
-        sinks, recent: first and last tokens of the prompt that always stay.
+        sinks, recent: first and last tokens of the prompt that always stay; sinks of None: as trained, 1 for a gate that is given.
         origin: where given weights came from; made from them where none is given.
         artefact: an Artefact, or the folder of one; of the model that will be prefilled.
     """
+    trained = {}
     if gate is None:
         found = resolve(artefact, "attention_gate")
-        gate, origin, parts = weights_of(found), found.origin, int(found.settings.get("parts", parts))
+        gate, origin, trained = weights_of(found), found.origin, found.settings
+    parts = int(trained.get("parts", parts))
+    threshold = trained.get("threshold", 0.5) if threshold is None else threshold
+    sinks = trained.get("sinks", 1) if sinks is None else sinks
     size, heads = gate["out"]["kernel"].shape[-2:]
     if size % parts:
         raise ValueError(f"the gate's attention is {size} wide, which {parts} parts do not share evenly: give the parts it has")

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from kvjax.allocate.full_heads import FullHeads, full_heads
-from kvjax.artefacts.artefact import ArtefactLike, resolve
+from kvjax.artefacts.artefact import Artefact, ArtefactLike, resolve
 from kvjax.policy import Policy
 from kvjax.schedule import Every
 from kvjax.score import Recency
@@ -32,27 +32,34 @@ REQUIRES = ("training",)
 
 
 def duo_attention(
-    pattern: Number = None, sinks: int = 64, recent: int = 256, *, sparsity: float = 0.5, artefact: ArtefactLike | None = None
-) -> Policy:
+    pattern: Number = None, sinks: int | None = None, recent: int | None = None, *, sparsity: float = 0.5,
+    artefact: ArtefactLike | None = None,
+) -> Policy:  # fmt: skip
     """Keep all in full heads; in the others the first `sinks` and the last `recent` tokens, after the prompt and at every step.
 
     Args:
         pattern: bool or 0-1 [L, H], true for full heads; in place of an artefact.
-        sinks, recent: slots of a streaming head, positions unchanged.
+        sinks, recent: slots of a streaming head, positions unchanged; None: what an artefact's pattern was trained with, the
+            release's 64 and 256 for one that is given.
         sparsity: share of heads that stream, those of the lowest α; of equal ones the later stream.
         artefact: an Artefact, or the folder of one; of the model that will be prefilled.
 
     A decode step sees sinks + recent + 1 keys in a streaming head, its own included.
     """
+    trained = {}
+    if pattern is None:
+        found = resolve(artefact, "duo_attention")
+        pattern, trained = learned(found, sparsity), found.settings
+    sinks = trained.get("sinks", 64) if sinks is None else sinks
+    recent = trained.get("recent", 256) if recent is None else recent
     if min(sinks, recent) < 0 or sinks + recent < 1:
         raise ValueError(f"sinks and recent are numbers of slots, at least one together; got {sinks} and {recent}")
-    pattern = learned(artefact, sparsity) if pattern is None else pattern
     allocate = FullHeads.of(pattern, sinks + recent)
     return Policy(score=Recency(), allocate=allocate, select=TopK(sinks=sinks, recent=recent), when=Every(1))
 
 
-def learned(artefact: ArtefactLike | None, sparsity: float) -> Bool[np.ndarray, "l h"]:
+def learned(artefact: Artefact, sparsity: float) -> Bool[np.ndarray, "l h"]:
     """The pattern of an artefact's α."""
-    alpha = resolve(artefact, "duo_attention").tables["alpha"].astype(np.float64)
+    alpha = artefact.tables["alpha"].astype(np.float64)
     earlier_first = np.linspace(1e-6, 0, alpha.size).reshape(alpha.shape)
     return full_heads(alpha, sparsity, earlier_first)

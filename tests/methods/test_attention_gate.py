@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import kvjax
+from kvjax.artefacts.artefact import Artefact
+from kvjax.artefacts.weights import tables_of
 from kvjax.evidence import HiddenStates
 from kvjax.gates import AttentionGate
 from kvjax.train.rates import rate_deviation
@@ -108,3 +110,12 @@ def test_what_is_wrong_is_said(lm, prompt):
     again = policy_of().replace(when=kvjax.Every(1, grows=True))
     with pytest.raises(ValueError, match="not defined while decoding"):
         kvjax.compress(kvjax.prefill(lm, prompt, needs=again), again)
+
+
+def test_a_gate_is_served_with_the_numbers_it_was_trained_with():
+    gate = kvjax.methods.attention_gate
+    trained = Artefact("attention_gate", {"name": "toy"}, {}, {"parts": 2, "threshold": 0.25, "sinks": 3}, tables_of(WEIGHTS))
+    for policy, tau, sinks in (
+        (gate(artefact=trained), 0.25, 3), (gate(artefact=trained, threshold=0.0, sinks=0), 0.0, 0), (policy_of(), 0.5, 1),
+    ):  # fmt: skip
+        assert (round(policy.select.tau, 6), policy.select.sinks) == (tau, sinks)

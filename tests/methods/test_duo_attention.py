@@ -153,3 +153,13 @@ def test_a_streaming_head_without_slots_is_refused(sinks, recent):
 def test_a_sparsity_is_a_share(sparsity):
     with pytest.raises(ValueError, match="share of heads that stream"):
         full_heads(np.ones((1, 2)), sparsity)
+
+
+def test_a_pattern_is_served_with_the_sizes_it_was_trained_with():
+    """The built-in one learned with 4 sinks and 28 recent tokens; one that is given has the release's."""
+    duo_attention = kvjax.methods.duo_attention
+    for policy, sizes in (
+        (duo_attention(artefact="smollm2-135m"), (4, 28)), (duo_attention(artefact="smollm2-135m", sinks=0, recent=9), (0, 9)),
+        (duo_attention(PATTERN), (64, 256)), (duo_attention(PATTERN, recent=0), (64, 0)),
+    ):  # fmt: skip
+        assert (policy.select.sinks, policy.select.recent) == sizes
