@@ -14,7 +14,7 @@ BibTeX:
       author={Haoyue Zhang and others}, year={2025}, eprint={2506.15969}, archivePrefix={arXiv}}
 
 Example:
-    policy = kvjax.methods.lazy_eviction(budget=0.25)
+    policy = kvjax.methods.lazy_eviction(budget=512)
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 
@@ -25,6 +25,11 @@ from kvjax.select import TopK
 
 
 def lazy_eviction(budget: int | float = 1024, window: int = 175, alpha: float = 1e-4, after_prefill: bool = True) -> Policy:
-    """Keep the last `window` tokens and the most due; up to budget + window slots are held between evictions."""
+    """Keep the last `window` tokens and the most due; up to budget + window slots are held between evictions.
+
+    Args:
+        window: last tokens that stay, and steps between evictions; a budget of no more slots leaves a local window.
+        alpha: attention above it is a hit.   after_prefill: whether the prompt is cut to the budget, too.
+    """
     when = Every(window, after_prefill=after_prefill)
     return Policy(score=Recurrence(alpha), select=TopK(recent=window), when=when, budget=budget)

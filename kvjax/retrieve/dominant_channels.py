@@ -73,7 +73,8 @@ class DominantChannels(Retriever):
 
     Args:
         dominant: D of every query head, from `kvjax.calibrate.dominant_pairs`.
-        tokens: N, an int, or the share of the prompt as a float in (0, 1]; 1.0 reads everything.
+        tokens: N, an int, or the share of the prompt as a float in (0, 1]; 1.0 reads everything. What the
+            cache was compressed with holds.
         skip_layers: first layers that read everything, as every layer with a sliding window does.
         home: where the prompt's values and the other channels of its keys are: OnHost(), ByCallback() or OnDevice(); None leaves
             all of it in the pool: keys are scored where they lie, whole rows of them, and fewer values are read.

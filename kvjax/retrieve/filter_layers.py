@@ -65,7 +65,8 @@ class FilterLayers(Retriever):
     slots are in the pool. The other layers' prompt keys and values are at `home`, and what a step reads of them is fetched.
 
     Args:
-        filters: layers that choose, ascending.   tokens: k, an int, or the share of the prompt as a float in (0, 1].
+        filters: layers that choose, ascending.   tokens: k, an int, or the share of the prompt as a float in (0, 1]; what the cache
+            was compressed with holds.
         waiting: dense layers behind a filter, while which a fetch would be under way.
         by: RawLogits() or Probabilities().   home: OnHost(), ByCallback() or OnDevice().
 

@@ -49,7 +49,8 @@ class TopPages(Retriever):
     after the prompt are always read; they count as one page.
 
     Args:
-        token_budget: what a query reads, in pages: an int, or the share of the prompt as a float in (0, 1]. At least three pages.
+        token_budget: what a query reads, in pages: an int, or the share of the prompt as a float in (0, 1]. At least three; what
+            the cache was compressed with holds.
         page_size: slots of a page.   skip_layers: first layers that read everything, as every layer with a sliding window does.
         heads: OwnPages() (a list for every query head) or SharedPages() (one for the query heads of a KV head).
 
