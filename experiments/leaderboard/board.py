@@ -74,7 +74,8 @@ class Place:
 def places(rows: Sequence[Row]) -> list[Place]:
     """All places, task by task, the best first; the mean over the tasks with scores comes first where there are several.
 
-    Of a model and length the tasks with scores come first, among them those of the most prompts.
+    Of a model and length the tasks with scores come first, among them those of the most prompts, and unseen questions. The
+    same questions seen and not are one task: their prompts are the same, and a mean of both would count them twice.
 
     Raises:
         ValueError: rows that do not compare (see `experiments.report.tables.groups`).
@@ -93,8 +94,8 @@ def group(place: Place) -> str:
 def _ordered(compared: Sequence[Comparison]) -> list[Comparison]:
     settings = list(dict.fromkeys(map(setting, compared)))
 
-    def order(c: Comparison) -> tuple[int, bool, int]:
-        return settings.index(setting(c)), c.kind == "nats", -max(e.score.count for e in c.entries)
+    def order(c: Comparison) -> tuple[int, bool, int, bool]:
+        return settings.index(setting(c)), c.kind == "nats", -max(e.score.count for e in c.entries), _asked(c)[1] == "seen"
 
     return sorted(compared, key=order)
 
@@ -105,8 +106,15 @@ def _means(compared: Sequence[Comparison]) -> list[Comparison]:
     for found in compared:
         if found.kind == "share":
             by_setting.setdefault(setting(found), []).append(found)
-    means = [replace(found[0], task=MEAN, entries=_mean_entries(found)) for found in by_setting.values() if len(found) > 1]
+    several = [found for found in by_setting.values() if len({_asked(c)[0] for c in found}) > 1]
+    means = [replace(found[0], task=MEAN, entries=_mean_entries(found)) for found in several]
     return [found for found in means if found.entries]
+
+
+def _asked(compared: Comparison) -> tuple[str, str]:
+    """A task's name, and when its question is seen."""
+    task, _, mode = compared.task.rpartition(" ")
+    return (task, mode) if mode in ("seen", "unseen") else (compared.task, "")
 
 
 def _mean_entries(compared: Sequence[Comparison]) -> tuple[Entry, ...]:

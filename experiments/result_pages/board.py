@@ -66,17 +66,17 @@ def beside(folder: Path) -> None:
         write(rows(), folder, left_out=dict(_missing(rows())), command=command(rows()), again=Path("out/leaderboard"))
 
 
-def top(count: int) -> list[str]:
+def top(count: int, task: str = "needle unseen") -> list[str]:
     """A table of the best `count` methods that let go of slots, by the mean of their scores; nothing where there are no rows.
 
     Its last column is what they lose in nats a token where a quarter of the slots stays.
     """
     found = places(rows())
-    if not found:
+    first = next((place for place in found if place.task == task), None)
+    if first is None:
         return []
-    first = found[0]
     same = [place for place in found if setting(place) == setting(first)]
-    mine = [place for place in same if place.task == first.task and place.budget != "own" and place.kind != ELSEWHERE]
+    mine = [place for place in same if place.task == task and place.budget != "own" and place.kind != ELSEWHERE]
     quarter = [place for place in same if place.unit == "nats" and place.budget == "0.25"]
     lost = {place.entry.policy: place.entry.difference for place in quarter if place.entry.difference is not None}
     return _budgeted(mine, lost)[: count + 2] if mine else []

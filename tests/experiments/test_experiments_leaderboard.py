@@ -247,6 +247,13 @@ def test_the_mean_comes_first_or_else_the_task_of_most_prompts():
     assert list(dict.fromkeys(p.task for p in places(rows + seen))) == ["needle unseen", "needle seen", "vt unseen", "ppl"]
 
 
+def test_one_task_seen_and_unseen_has_no_mean():
+    rows = [r for r in made(tasks=("needle",)) if r["task"] == "needle"]
+    seen = [r | {"mode": "seen"} for r in rows]
+    assert list(dict.fromkeys(p.task for p in places(seen + rows))) == ["needle unseen", "needle seen"]
+    assert places(seen + made(tasks=("needle", "vt")))[0].task == MEAN
+
+
 def test_a_run_prints_its_plan_and_is_resumed(cli, tmp_path, haystack_file):
     words = ["leaderboard", "--model", "toy", "--methods", "snapkv:window=8,dms", "--budgets", "0.5", "--lengths", 420]
     words += ["--text", haystack_file, "--out", tmp_path / "out", "--json", tmp_path / "r.json"]
