@@ -9,7 +9,7 @@ from flax import struct
 
 import kvjax
 from kvjax import methods
-from kvjax.reach import in_reach, within_reach
+from kvjax.reach import below_all, in_reach, within_reach
 from kvjax.stage import Scorer
 from tests.conftest import ids_of, windowed
 
@@ -58,8 +58,14 @@ def test_a_slot_is_in_reach_while_the_next_query_sees_it():
     seen = in_reach(pos, length, jnp.asarray([3]))
     assert seen.tolist() == [[[False] * 4 + [True] * 2]]
     kept = within_reach(jnp.ones((1, 1, 6)), pos, length, jnp.asarray([3]))
-    assert np.isneginf(kept).tolist() == (~seen).tolist()
+    assert (kept == 1).tolist() == seen.tolist() and kept[~seen].max() < -1e38
     assert in_reach(pos, length, None).all() and within_reach(kept, pos, length, None) is kept
+
+
+def test_what_is_out_of_reach_keeps_its_order_below_all_else():
+    u = jnp.asarray([-jnp.inf, -1e30, -2.0, -1.0, -1e-30, 0.0, 1e-30, 1e-6, 0.5, 0.50005, 1.0, 1e30, jnp.inf], jnp.float32)
+    below = np.asarray(below_all(u))
+    assert np.isfinite(below).all() and (np.diff(below) > 0).all() and below.max() < -1.7e38
 
 
 @pytest.mark.parametrize("name", POLICIES)
