@@ -1,7 +1,5 @@
 """What a layer's sliding window has left behind goes first, whatever a scorer makes of it."""
 
-from dataclasses import replace
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -113,6 +111,6 @@ def test_what_is_behind_a_window_is_merged_into_nothing(narrow):
     pre = kvjax.prefill(narrow, ids, needs=policy)
     merged, dropped = (kvjax.compress(pre, p) for p in (policy, policy.replace(merge=kvjax.merge.Drop())))
     np.testing.assert_array_equal(merged.v, dropped.v)
-    wide = kvjax.prefill(replace(narrow, decoder=windowed(narrow, (None,) * 3).decoder), ids, needs=policy)
+    wide = kvjax.prefill(windowed(narrow, (None,) * 3), ids, needs=policy)
     merged, dropped = (kvjax.compress(wide, p) for p in (policy, policy.replace(merge=kvjax.merge.Drop())))
     assert (np.asarray(merged.v) != np.asarray(dropped.v)).any()  # it would merge

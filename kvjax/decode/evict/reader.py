@@ -16,7 +16,6 @@ from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict.layer_step import LayerStep
 from kvjax.encoder import Encoder
 from kvjax.evidence import Evidence
-from kvjax.evidence.record import reach
 from kvjax.evidence.reduce import Reduction, RowsAt
 from kvjax.kernels.ragged_attention import probabilities
 from kvjax.policy import DecodeStages
@@ -62,8 +61,13 @@ class Reader:
         """Layers' sliding windows in positions of the text; None where none has one, or it counts what is kept."""
         if self.encode.positions.ranked or not any(self.windows):
             return None
-        of_model = jnp.asarray([reach(self.windows, layer) for layer in range(len(self.windows))], jnp.int32)
-        return jnp.broadcast_to(of_model[layers][:, None], (len(layers), len(self.offset)))
+        return jnp.broadcast_to(self.reaches[layers][:, None], (len(layers), len(self.offset)))
+
+    @property
+    def reaches(self) -> Int32[Array, " l"]:
+        """Each layer's sliding window as a number, far beyond every text for none."""
+        far = jnp.iinfo(jnp.int32).max
+        return jnp.asarray([far if window is None else window for window in self.windows], jnp.int32)
 
     def view(
         self, cache: KVCache, layer: Layer, slots: Int32[Array, "b h n"], valid: Bool[Array, "b h n"], state: PyTree
@@ -163,12 +167,11 @@ class StepBlock:
         real = queries < (self.offset + self.count)[:, None]
         at, seen = queries[:, None, None, :, None], keys[:, :, None, None]
         visible = used[:, :, None, None] & real[:, None, None, :, None] & (seen <= at)
-        positions, far = self.reader.encode.positions, jnp.iinfo(jnp.int32).max
+        positions = self.reader.encode.positions
         if positions.at_reading and any(self.reader.windows):
             places, now = positions.places(keys, used, queries)
             at, seen = now[:, :, None, :, None], places[:, :, None, None]
-        window = jnp.asarray([far if w is None else w for w in self.reader.windows], jnp.int32)[self.layer]
-        visible &= at - seen < window
+        visible &= at - seen < self.reader.reaches[self.layer]
         return jnp.broadcast_to(visible, (*visible.shape[:2], self.inputs.q.shape[2], *visible.shape[3:]))
 
     def _positions(self) -> Int32[Array, "b h n"]:
