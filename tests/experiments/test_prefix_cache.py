@@ -390,6 +390,7 @@ def test_the_command_prints_a_table_and_writes_every_number(cli, tmp_path):
         ("--device 0", "some memory"),
         ("--caches streaming_llm:sinks=4", "--budget"),
         ("--caches fastgen", "evicts"),
+        ("--caches zipcache", "zipcache ranks all tokens of a prompt for where and how they are kept: its cache is no prefix"),
         ("--device 0.1", "give it more memory"),
         ("--trace nowhere.jsonl", "nowhere.jsonl"),
     ],

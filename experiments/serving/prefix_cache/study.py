@@ -18,6 +18,7 @@ from experiments.serving.prefix_cache.simulator import simulate
 from experiments.serving.prefix_cache.steps_to_execution import KVFlow, StepsToExecution
 from experiments.serving.prefix_cache.time_to_live import Continuum, TimeToLive
 from experiments.serving.prefix_cache.trace import Trace
+from kvjax.budget import EVERYTHING
 from kvjax.catalogue import when
 from models.decoder import Decoder
 
@@ -56,10 +57,14 @@ def bytes_per_token(decoder: Decoder, policy: Named, dtype: str = "bfloat16") ->
     """Device bytes that a policy's cache takes for each token of a long prompt, all layers and heads together.
 
     Raises:
-        ValueError: a policy that evicts: what it keeps depends on the whole prompt, and is no prefix of another's.
+        ValueError: a policy that evicts, or ranks tokens for their bits: what it does depends on the whole prompt.
     """
     if when(policy.policy) != "nothing is evicted":
-        raise ValueError(f"{policy.name} evicts: its cache is no prefix of another prompt's; take one that keeps all, such as kivi")
+        keeps_all = policy.policy.budget == EVERYTHING and not policy.policy.allocate.given
+        does = "ranks all tokens of a prompt for where and how they are kept" if keeps_all else "evicts"
+        raise ValueError(
+            f"{policy.name} {does}: its cache is no prefix of another prompt's; take one that keeps every token alike, such as kivi"
+        )
     found = planned(serving(decoder, _LONG + 1), policy.policy, _LONG, new=0, dtype=jnp.dtype(dtype))
     return sum(cache_bytes(found)[0].values()) / _LONG
 
