@@ -33,6 +33,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from kvjax import evidence as ev
+from kvjax.budget import whole_share
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import plan_regions
 from kvjax.checks import check_slots
@@ -156,11 +157,10 @@ def decode(
 
 
 def _slots_of(budget: Number, length: Int32[Array, "1"]) -> Int32[Array, "1"]:
-    """A budget as slots per KV head: whole numbers as they are, shares as floor(share · length), at least 1, in float32."""
+    """A budget as slots per KV head: whole numbers as they are, shares as floor(share · length) in float32, at least 1."""
     if jnp.issubdtype(jnp.result_type(budget), jnp.integer):
         return jnp.broadcast_to(jnp.asarray(budget, jnp.int32), length.shape)
-    share = jnp.asarray(budget, jnp.float32)
-    return jnp.maximum(jnp.floor(length * share + 1e-6 * length), 1).astype(jnp.int32)
+    return jnp.maximum(whole_share(length, jnp.asarray(budget, jnp.float32)), 1)
 
 
 def _check(pre: Prefilled, policy: Policy) -> None:

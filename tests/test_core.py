@@ -11,6 +11,7 @@ from flax import struct
 
 import kvjax
 from kvjax import core
+from kvjax.budget import whole_share
 from kvjax.codec import AsIs, Transformed
 from kvjax.encode import OnHost, Stored
 from kvjax.stage import Merger
@@ -114,6 +115,13 @@ def test_gradients_of_a_decoded_loss_are_central_differences(lm, pre, when):
     numeric = (at(eps + h, power) - at(eps - h, power)) / (2 * h), (at(eps, power + h) - at(eps, power - h)) / (2 * h)
     assert all(abs(x) > 1e-4 for x in slope)
     np.testing.assert_allclose(slope, numeric, rtol=2e-2)
+
+
+@pytest.mark.parametrize("most", [1000, 4096])
+def test_a_share_in_thousandths_is_rounded_down_as_the_decimal_it_is(most):
+    lengths, thousandths = np.arange(most - 999, most + 1)[:, None], np.arange(1, 1001)
+    got = jax.jit(whole_share)(jnp.asarray(lengths, jnp.int32), jnp.asarray(thousandths / 1000, jnp.float32))
+    np.testing.assert_array_equal(got, lengths * thousandths // 1000)
 
 
 def test_shares_are_the_slots_they_are_in_the_ordinary_calls(lm):
