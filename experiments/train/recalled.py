@@ -2,8 +2,9 @@
 
     python -m experiments.train.recalled --made out/shared --made out/usual --json FILE --picture docs/FILE.png
 
-A prompt is the pairs of a recall text, read and cut by kvjax; the questions are then fed to the cache, and an answer is the
-likeliest token. Texts are drawn anew.
+A prompt is what comes before a text's first answer (the pairs of recall, a text with a passkey), read and cut by kvjax; what is
+left is then fed to the cache, and an answer is the likeliest token. Texts are drawn anew, those made of other texts of the
+held-out split.
 """
 
 import json
@@ -20,7 +21,9 @@ from experiments.commands.train import beside, loaded
 from experiments.console import JsonFile, out, write_json
 from experiments.provenance import machine, versions
 from experiments.stats import share
+from experiments.text_splits import splits
 from experiments.train.data import find as find_data
+from experiments.train.data import reads_text
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.artefacts.retrofit import retrofitted
 from kvjax.train import Example
@@ -65,11 +68,19 @@ def hits(lm: Any, examples: Sequence[Example], policy: kvjax.Policy) -> tuple[li
     return right, nbytes
 
 
+def anew(lm: Any, kind: str, *, count: int, length: int, seed: int) -> list[Example]:
+    """Texts of a kind of data that no training with this seed has read."""
+    make = find_data(kind).examples
+    if reads_text(kind):
+        return make(lm, splits()["held-out"].text, count=count, length=length, seed=seed + 1)
+    return make(lm, "served", count=count, length=length, seed=seed)
+
+
 def served(artefact: Artefact, texts: int) -> dict[str, dict[str, float]]:
     """By the way it is served: the share of answers that are right with its 95% interval, and bytes a token of the prompt."""
-    lm, settings = loaded(artefact.model["name"], reads_text=False), artefact.settings
-    make = find_data(artefact.data["kind"]).examples
-    examples = make(lm, "served", count=texts, length=settings["length"], seed=settings["seed"])
+    kind, settings = artefact.data["kind"], artefact.settings
+    lm = loaded(artefact.model["name"], reads_text=reads_text(kind))
+    examples = anew(lm, kind, count=texts, length=settings["length"], seed=settings["seed"])
     tokens, found = sum(example.label.index(True) - 1 for example in examples), {}
     for name, (model, policy) in ways(artefact, retrofitted(lm, artefact)).items():
         right, nbytes = hits(model, examples, policy)

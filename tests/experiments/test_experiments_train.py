@@ -96,6 +96,17 @@ def test_passkeys_are_hidden_once_and_repeated_in_the_order_they_are_asked(talke
         assert not any(label[: text.index("All passkeys")])
 
 
+def test_what_a_trained_model_recalls_is_asked_of_texts_it_did_not_read(talker, evaluated):
+    """Of one seed and length: training takes other passkeys, from other paragraphs."""
+    read = find_data("passkeys").examples(talker, texts.splits()["train"].text, count=4, length=420, seed=0)
+    asked = recalled.anew(talker, "passkeys", count=4, length=420, seed=0)
+
+    def answers(examples):
+        return {talker.decode([i for i, mine in zip(ids, label, strict=True) if mine]) for ids, label in examples}
+
+    assert answers(read).isdisjoint(answers(asked)) and len(answers(asked)) == 4
+
+
 def test_passkeys_grow_with_the_text():
     largest = {length: next(passkeys.sizes(length)) for length in (160, 512, 32_000)}
     assert largest == {160: (1, 15), 512: (3, 16), 32_000: (10, 32)}
