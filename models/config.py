@@ -68,6 +68,11 @@ class DecoderConfig:
             raise ValueError(f"the rotary embedding has {self.rope.dim} dimensions, a head {self.head_dim}: make equal")
 
 
+def _inside(outer: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `rope_parameters`, with those beside it that it leaves out or gives as null."""
+    return given | {name: value for name, value in outer.items() if given.get(name) is None}
+
+
 class Fields:
     """A config.json being read: notes what was asked for, so that `finish` can name all that was not, in one error."""
 
@@ -155,11 +160,11 @@ class Fields:
         outer = {name: self.get(name) for name in ("rope_theta", "partial_rotary_factor")}
         try:
             spellings = [self._object(name) for name in ("rope_parameters", "rope_scaling")]
-            ropes = [resolve({**outer, **given}, dim, positions) for given in spellings if given]
+            ropes = [resolve(_inside(outer, given), dim, positions) for given in spellings if given]
             ropes = ropes or [resolve(outer, dim, positions)]
-            thetas = [s["rope_theta"] for s in (outer, spellings[0]) if s.get("rope_theta") is not None]
+            thetas = [s["rope_theta"] for s in (outer, *spellings) if s.get("rope_theta") is not None]
             if any(theta != thetas[0] for theta in thetas) or len(set(ropes)) > 1:
-                raise ValueError("rope_parameters disagrees with rope_theta or rope_scaling; keep one of the two")
+                raise ValueError("rope_theta, rope_parameters and rope_scaling disagree; keep one of them")
             return ropes[0]
         except ValueError as error:
             self.problems.append(str(error))

@@ -16,10 +16,23 @@ def test_both_spellings_of_the_rope_agree(llama_hf):
     assert old == new == both != llama.config(llama_hf)
 
 
-def test_spellings_that_disagree(llama_hf):
-    given = {"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
-    with pytest.raises(ValueError, match="disagrees"):
-        llama.config({**llama_hf, **given})
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+    ],
+)
+def test_spellings_that_disagree(inner, llama_hf):
+    with pytest.raises(ValueError, match="disagree"):
+        llama.config({**llama_hf, "rope_theta": 5e5, **inner})
+
+
+def test_a_null_among_the_parameters_is_as_if_it_were_absent(llama_hf):
+    null = {"rope_type": "default", "rope_theta": None, "partial_rotary_factor": None}
+    assert llama.config({**llama_hf, "rope_theta": 5e5, "rope_parameters": null}) == llama.config({**llama_hf, "rope_theta": 5e5})
+    with pytest.raises(ValueError, match="partial_rotary_factor 0.5 is not supported"):
+        llama.config({**llama_hf, "partial_rotary_factor": 0.5, "rope_parameters": null})
 
 
 def test_all_problems_at_once(llama_hf):
