@@ -1,6 +1,6 @@
 """Checks that run before anything is traced; messages say what was expected, what came, and what to do."""
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Mapping, Sized
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +49,16 @@ def check_key_rows(key: jax.Array, rows: int) -> None:
         raise ValueError(f"key must be one key, or one for each of {rows} rows; got keys of shape {key.shape}")
 
 
+def check_no_mapping(prompts: object) -> None:
+    """Raise TypeError for a dictionary, which is one message of a chat, or what a tokenizer gives."""
+    if isinstance(prompts, Mapping):
+        advice = "a chat is a list of messages, and the token ids that a tokenizer gives are its input_ids"
+        raise TypeError(f"a dictionary of {brief([*prompts])} is no prompt: {advice}")
+
+
 def as_rows(prompts: object) -> list[list[int]]:
     """Token ids or a list of them → a list of rows."""
+    check_no_mapping(prompts)
     if isinstance(prompts, str):
         raise TypeError("prompts must be token ids; got a string: encode it with lm.encode(text), or call kvjax.generate")
     if not isinstance(prompts, Sized):

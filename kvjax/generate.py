@@ -5,7 +5,15 @@ from collections.abc import Iterable, Iterator
 import jax
 
 from kvjax.cache.kv_cache import KVCache
-from kvjax.checks import as_rows, check_language_model, check_new_tokens, check_prompts, check_sampler, row_of_ids
+from kvjax.checks import (
+    as_rows,
+    check_language_model,
+    check_new_tokens,
+    check_no_mapping,
+    check_prompts,
+    check_sampler,
+    row_of_ids,
+)
 from kvjax.compress.run import compress
 from kvjax.decode.headroom import check_policy, check_positions
 from kvjax.decode.loop import Decoded, decode
@@ -18,6 +26,7 @@ from kvjax.read import prefill
 
 def encode(lm, prompts: object) -> list[list[int]]:
     """A string, a chat (list of messages), token ids, or a list of any of these → rows of token ids."""
+    check_no_mapping(prompts)
     if _is_text(prompts):
         prompts = [prompts]
     prompts = list(prompts) if isinstance(prompts, Iterator) else prompts

@@ -75,11 +75,24 @@ def test_text_where_ids_are_expected(lm):
         kvjax.prefill(lm, "hello")
 
 
-@pytest.mark.parametrize("prompts", [[[1.9, 2.2]], [1.9, 2.2], [True, False], 5, [[1, 2], 3], [["a", "b"]], np.int64(3)])
+MESSAGE = {"role": "user", "content": "hello"}
+
+
+@pytest.mark.parametrize(
+    "prompts", [[[1.9, 2.2]], [1.9, 2.2], [True, False], 5, [[1, 2], 3], [["a", "b"]], np.int64(3), MESSAGE, {"input_ids": [1, 2]}]
+)
 def test_what_is_no_prompt_to_generate_from(lm, prompts):
     with compilations() as seen, pytest.raises(TypeError, match="token ids"):
         kvjax.generate(lm, prompts, policy_of("full"))
     assert seen == []
+
+
+def test_a_dictionary_is_no_prompt(lm):
+    """Its keys are texts, and are not what was meant."""
+    with pytest.raises(TypeError, match=r"a dictionary of \['role', 'content'\] is no prompt: a chat is a list of"):
+        kvjax.generate(lm, MESSAGE, policy_of("full"))
+    with pytest.raises(TypeError, match="are its input_ids"):
+        kvjax.prefill(lm, {"input_ids": [1, 2]})
 
 
 def test_a_prompt_that_leaves_no_room(lm):
