@@ -99,7 +99,8 @@ def load(
             weights of an artefact that `kvjax train` made of the model itself.
         dtype: float32, bfloat16 or float16, of every parameter.
         tokenizer: a folder to take the tokenizer from instead.
-        mesh: devices to put the weights on, tensor by tensor as they are read, as `shard` lays them out.
+        mesh: devices to put the weights on, tensor by tensor as they are read, as `shard` lays them out; of a model with an
+            artefact once all of them are there.
 
     Raises:
         FileNotFoundError: nothing there, and nothing to be fetched.
@@ -109,7 +110,8 @@ def load(
     dtype = weights.dtype_name(dtype)
     base, artefact = _retrofit(source)
     if artefact is not None:
-        return retrofitted(load(base, dtype, tokenizer=tokenizer), artefact)
+        whole = retrofitted(load(base, dtype, tokenizer=tokenizer), artefact)
+        return whole if mesh is None else shard(whole, mesh)
     path = resolve(source)
     build = _from_gguf if path.is_file() else _from_folder
     return build(path, dtype, _given(tokenizer), mesh).replace(name=str(source))

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import kvjax
 import models
 from kvjax.artefacts.artefact import save
 from kvjax.artefacts.retrofit import own_weights
@@ -200,5 +201,9 @@ def test_a_retrofitted_model_is_named_with_its_artefact(llama_hf, tensors, folde
     np.testing.assert_array_equal(new["q"]["weight"], old["q"]["weight"] + 1)
     np.testing.assert_array_equal(new["k"]["weight"], old["k"]["weight"])
     assert found.name == f"{where}+dmc-{made.digest}"
+    over = models.load(f"{where}+{kept}", mesh=kvjax.mesh())
+    assert over.part is not None and over.decoder == found.decoder
+    assert all(x.sharding.mesh == kvjax.mesh() for x in jax.tree.leaves(over.params))
+    jax.tree.map(np.testing.assert_array_equal, over.params, found.params)
     with pytest.raises(ValueError, match="name: the model has .*kvjax train dmc"):
         models.load(f"{where}+{save(replace(made, model={**made.model, 'name': 'another'}), tmp_path / 'other')}")
