@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from kvjax.cache.kv_cache import KVCache
-from kvjax.checks import check_known
+from kvjax.checks import brief, check_known
 from kvjax.decode.extend import extend
 from kvjax.decode.loop import Decoded, decode
 from kvjax.episodes.bounded import bounded_prefill
@@ -81,7 +81,13 @@ def build(
 def answer(
     lm: LanguageModel, episodes: Episodes, query: Sequence[int], *, max_new_tokens: int = 64, stop: object = None
 ) -> Decoded:
-    """A query read behind the cache of its episode, and what follows it; the caches stay as they are."""
-    full = Policy()
-    cache = extend(lm, episodes.caches[episodes.nearest(query)], list(query), full).cache
+    """A query read behind the cache of its episode, and what follows it; the caches stay as they are.
+
+    Raises:
+        TypeError, ValueError: a query that is no row of token ids, of at least one.
+    """
+    rows, full = check_known(query, lm.decoder.vocab), Policy()
+    if len(rows) != 1 or not rows[0]:
+        raise ValueError(f"a query is one row of token ids, at least one; got {brief(query)}")
+    cache = extend(lm, episodes.caches[episodes.nearest(rows[0])], rows, full).cache
     return decode(lm, cache, full, max_new_tokens=max_new_tokens, stop=stop)

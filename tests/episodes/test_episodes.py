@@ -15,6 +15,7 @@ from kvjax.evidence.reduce import Max, RowsAt
 from kvjax.score import HighestRow
 from kvjax.view import LayerView
 from tests.conftest import ids_of
+from tests.decode_loop import unchecked
 from tests.reference.epicache import Bounded, highest, similarity
 from tests.reference.hcattention import allowed
 from tests.test_blocks import slow_prefill
@@ -182,6 +183,16 @@ def test_sensitive_layers_get_more(lm):
     found = kvjax.episodes.build(lm, [TEXT], budget=20, chunk=64, sens=np.array([0.2, 1.0, 0.9]))
     slots = found.caches[0].lengths.sum((1, 2))
     assert slots.sum() == 20 * 3 * 2 and slots[0] > slots[2] >= slots[1] == 5 * 2
+
+
+@pytest.mark.parametrize(
+    "query, error, why", [([], ValueError, "at least one"), ([[1], [2]], ValueError, "one row"), ("who?", TypeError, "lm.encode")]
+)
+def test_what_is_no_query(lm, query, error, why):
+    segments = grouped([[1, 2], [3]], mean_embedding(lm), 1, 0)
+    episodes = kvjax.episodes.Episodes(caches=[], grouping=segments, medoids=[[0]], embed=mean_embedding(lm))
+    with unchecked(), pytest.raises(error, match=why):
+        kvjax.episodes.answer(lm, episodes, query)
 
 
 def test_what_does_not_fit_is_said_at_once(lm):
