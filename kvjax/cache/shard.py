@@ -55,14 +55,17 @@ def shard(cache: KVCache | Sequence[KVCache], mesh: Mesh) -> ShardedCache:
 
     Raises:
         TypeError: what is no cache, a cache that is sharded already.
-        ValueError: a mesh that does not divide the rows or the KV heads; values in host memory; a cache in parts; between several
-            head groups what is of all heads together: evidence and state of decode stages, retrievers, mergers, fitted codecs.
+        ValueError: an empty list; a mesh that does not divide the rows or the KV heads; values in host memory; a cache in parts;
+            between several head groups what is of all heads together: evidence and state of decode stages, retrievers, mergers,
+            fitted codecs.
 
     Example:
         cache = kvjax.shard(kvjax.compress(pre, policy), kvjax.mesh(rows=2, heads=4))
         out = kvjax.decode(models.shard(lm, cache.mesh), cache, policy)
     """
     given = [cache] if isinstance(cache, KVCache | ShardedCache) else list(cache)
+    if not given:
+        raise ValueError("expected a cache, or a list with a cache for each row; got an empty list")
     for one in given:
         check_unsharded(one)
     given = of_process(given)

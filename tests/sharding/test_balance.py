@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+import kvjax
 from kvjax.cache.balance import balance, imbalance
 from kvjax.cache.shard import assign
 
@@ -65,3 +66,8 @@ def test_a_mesh_that_divides_neither_heads_nor_rows_is_named():
         assign(slots, jax.sharding.AbstractMesh((2,), ("x",)))
     with pytest.raises(ValueError, match="5 devices do not divide 3 items"):
         balance(slots[:, 0], 5)
+
+
+def test_no_cache_is_named():
+    with pytest.raises(ValueError, match="a list with a cache for each row; got an empty list"):
+        kvjax.shard([], kvjax.mesh())
