@@ -76,8 +76,9 @@ axes[1].set(title="role", xlabel="KV head", xticks=range(3))
 plt.show()
 
 # %% [markdown]
-# The tables are an *artefact*: they say which model, text and settings they come from, and are refused by another model. A
-# method takes the object, the folder it was saved to, or the name of a model whose artefact comes with the library.
+# The tables are an *artefact*: they say which model, text and settings they come from, and are refused where they are loaded
+# with another model, as below. A method takes the object, the folder it was saved to, or the name of a model whose artefact comes
+# with the library; it meets the model later, and refuses tables of other sizes than the model's.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
