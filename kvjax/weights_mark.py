@@ -90,9 +90,15 @@ def weighed(words: UInt32[Array, " n"]) -> UInt32[Array, ""]:
     return (words * (2 * jnp.arange(words.size, dtype=jnp.uint32) + 1)).sum(dtype=jnp.uint32)
 
 
+def made_with(lm: LanguageModel, made_by: UInt32[np.ndarray, "*b"]) -> bool:
+    """Whether every row was made with the model's weights, as far as both are known."""
+    mark = mark_of(lm.params)
+    return bool(mark == UNKNOWN or np.isin(made_by, (UNKNOWN, mark)).all())
+
+
 def check_mark(lm: LanguageModel, made_by: UInt32[np.ndarray, "*b"]) -> None:
     """Raise ValueError where a row was made with other weights than the model's; one that does not know passes."""
-    if (made_by[made_by != UNKNOWN] != mark_of(lm.params)).any():
+    if not made_with(lm, made_by):
         raise ValueError(
             "the cache was made with other weights than this model has: prefill with this model; to go on with another's cache "
             "all the same, decode cache.replace(made_by=jax.numpy.zeros_like(cache.made_by))"

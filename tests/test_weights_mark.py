@@ -78,6 +78,21 @@ def test_another_models_cache_is_refused(lm, pre, other, name, tmp_path):
     assert kvjax.decode(other, told, policy, max_new_tokens=2, stop=()).tokens.shape == (1, 2)
 
 
+def test_another_models_prompt_is_not_read_again_nor_saved(lm, other, tmp_path):
+    """A second pass would record what other weights look at, and a file would carry their digest."""
+    pre = kvjax.prefill(lm, ids_of(20), needs=set())
+    calls = (
+        lambda: kvjax.second_pass(other, pre, policy_of("kvzip")),
+        lambda: kvjax.probe(other, pre, ids_of(8), {kvjax.evidence.ColumnSums()}),
+        lambda: kvjax.save_prefilled(pre, tmp_path / "prompt", other),
+    )
+    for call in calls:
+        with compilations() as seen, pytest.raises(ValueError, match="other weights than .* has: pass the model that"):
+            call()
+        assert not [program for program in seen if "layer" in program]
+    assert not (tmp_path / "prompt").exists()
+
+
 @pytest.mark.parametrize("name", ["snapkv", STORED_IN_PARTS])
 def test_it_goes_wherever_the_rows_go(lm, pre, name):
     policy = policy_of(name)

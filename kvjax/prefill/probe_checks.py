@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from kvjax import evidence as ev
 from kvjax.checks import as_rows
 from kvjax.evidence import Probed
 from kvjax.prefill.attention import CausalAttention
 from kvjax.prefill.prefilled import Prefilled
 from kvjax.protocols import Decoder, LanguageModel
+from kvjax.weights_mark import made_with
 
 #: Start and stop of the prompt's keys that a probe is about.
 Span = tuple[int, int]
@@ -53,6 +56,10 @@ def check_model(lm: LanguageModel, pre: object) -> None:
         raise TypeError(f"expected prompts from kvjax.prefill(lm, ids); got {type(pre).__name__}")
     if pre.decoder != lm.decoder or pre.rows[0].k[0].dtype != lm.params["embed"]["weight"].dtype:
         raise ValueError("these prompts were prefilled with another model: pass the model that kvjax.prefill was given")
+    if not made_with(lm, np.asarray(pre.made_by)):
+        raise ValueError(
+            "these prompts were prefilled with other weights than this model has: pass the model that kvjax.prefill was given"
+        )
 
 
 def _check_names(pre: Prefilled, needs: Iterable[Probed]) -> None:

@@ -7,6 +7,7 @@ pytree is made of). What belongs to the model comes from the model on loading.
 from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
 
 from kvjax.checks import check_finite
 from kvjax.files import tensors as files
@@ -14,6 +15,7 @@ from kvjax.files.model_facts import check_facts, dtype_of, facts_of, known_of
 from kvjax.files.trees import described, restored
 from kvjax.prefill.prefilled import Prefilled
 from kvjax.protocols import LanguageModel
+from kvjax.weights_mark import made_with
 
 #: Raised whenever the header's or a tensor's meaning changes.
 VERSION = 4
@@ -34,6 +36,10 @@ def save_prefilled(pre: Prefilled, path: str | Path, lm: LanguageModel) -> Path:
     path = Path(path)
     if pre.decoder != lm.decoder or pre.rows[0].k[0].dtype != dtype_of(lm):
         raise ValueError(f"this prefill is not of {lm.name!r} in {dtype_of(lm)}: pass the model that kvjax.prefill was given")
+    if not made_with(lm, np.asarray(pre.made_by)):
+        raise ValueError(
+            f"this prefill was made with other weights than {lm.name!r} has: pass the model that kvjax.prefill was given"
+        )
     tree, arrays = described(pre, known_of(lm))
     files.write(arrays, path, {"version": VERSION, "model": facts_of(lm), "prefilled": tree}, kind=_KIND)
     return path
