@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kvjax.cache import KVCache
-from kvjax.checks import check_finite
+from kvjax.checks import check_finite, check_language_model
 from kvjax.decode.headroom import check_cache
 from kvjax.files import tensors as files
 from kvjax.files.facts import differences, facts_of_stage
@@ -36,10 +36,11 @@ def save_cache(cache: KVCache, path: str | Path, lm: LanguageModel, policy: Poli
             nearly vanishes. It takes longer; `load_cache` sees by itself what a file is.
 
     Raises:
-        TypeError, ValueError: no cache, another model's or policy's cache, or state of a class that is not defined at the top of a
-            module.
+        TypeError, ValueError: no model, no cache, another model's or policy's cache, or state of a class that is not defined at
+            the top of a module.
         OSError: the file cannot be written.
     """
+    check_language_model(lm)
     path = Path(path)
     check_cache(lm, cache, policy, 0)
     tree, arrays = described(cache, known_of(lm))
@@ -55,12 +56,13 @@ def load_cache(path: str | Path, lm: LanguageModel, policy: Policy) -> KVCache:
         path: the file.   lm: the model it was made with.   policy: the policy it was made with.
 
     Raises:
-        TypeError: no policy.
+        TypeError: no model, no policy.
         FileNotFoundError: no such file.
         ValueError: cut short, damaged or no such file of kvjax; another version; another model or policy (all that differs is
             listed); state of a module that is not imported.
         FloatingPointError: logits that are not finite.
     """
+    check_language_model(lm)
     path = Path(path)
     if not isinstance(policy, Policy):
         raise TypeError(f"expected the policy the cache was made with; got {policy!r}")

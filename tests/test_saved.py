@@ -18,6 +18,7 @@ from kvjax.prefill.saved import load_prefilled, save_prefilled
 from models import llama
 from tests.conftest import ids_of, policy_of, prepared, toy_config
 from tests.damage import bounded_memory
+from tests.decode_loop import unchecked
 
 PROMPTS = [ids_of(90), ids_of(33, seed=1)]
 
@@ -96,6 +97,14 @@ def test_another_tokenizer_and_name_are_refused(lm, file):
 
     with pytest.raises(ValueError, match="name: the model has 'mine', the file 'random-0'; tokenizer: .* the file None"):
         load_prefilled(file, lm.replace(tokenizer=byte_tokenizer(), name="mine"))
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    """Before the prompts or the file are looked at."""
+    file = tmp_path / "p"
+    for call in (lambda: save_prefilled(None, file, "mine"), lambda: load_prefilled(file, "mine")):
+        with unchecked(), pytest.raises(TypeError, match="expected a language model, such as .* got 'mine'"):
+            call()
 
 
 def test_saving_with_another_model_is_refused(both, tmp_path):

@@ -25,6 +25,7 @@ from kvjax.files.trees import described, restored
 from models import llama
 from tests.conftest import ids_of, policy_of, toy_config
 from tests.damage import bounded_memory
+from tests.decode_loop import unchecked
 from tests.test_saved import _raw_header, rewritten, same
 
 FOUR = Stored(
@@ -152,6 +153,14 @@ def test_a_changed_table_is_refused(lm, pre, tmp_path):
     other = jax.tree.map(lambda x: x if np.ndim(x) < 2 else np.asarray(x) * np.float32(1.001), policy)
     with pytest.raises(ValueError, match="another policy .*weights"):
         kvjax.load_cache(file, lm, other)
+
+
+def test_what_is_no_model_is_refused(policy, tmp_path):
+    """Before the cache or the file are looked at."""
+    file = tmp_path / "talk"
+    for call in (lambda: kvjax.save_cache(None, file, "mine", policy), lambda: kvjax.load_cache(file, "mine", policy)):
+        with unchecked(), pytest.raises(TypeError, match="expected a language model, such as .* got 'mine'"):
+            call()
 
 
 def test_no_policy_and_no_cache_are_type_errors(lm, cache, file, policy, tmp_path):

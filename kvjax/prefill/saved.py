@@ -9,7 +9,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from kvjax.checks import check_finite
+from kvjax.checks import check_finite, check_language_model
 from kvjax.files import tensors as files
 from kvjax.files.model_facts import check_facts, dtype_of, facts_of, known_of
 from kvjax.files.trees import described, restored
@@ -30,9 +30,11 @@ def save_prefilled(pre: Prefilled, path: str | Path, lm: LanguageModel) -> Path:
         lm: the model `pre` came from: the file remembers its name, shape, dtype, tokenizer and a digest of its parameters.
 
     Raises:
+        TypeError: no model.
         ValueError: another model's prefill, or evidence of a class that is not defined at the top of a module.
         OSError: the file cannot be written.
     """
+    check_language_model(lm)
     path = Path(path)
     if pre.decoder != lm.decoder or pre.rows[0].k[0].dtype != dtype_of(lm):
         raise ValueError(f"this prefill is not of {lm.name!r} in {dtype_of(lm)}: pass the model that kvjax.prefill was given")
@@ -49,11 +51,13 @@ def load_prefilled(path: str | Path, lm: LanguageModel) -> Prefilled:
     """Read what `save_prefilled` wrote: the same arrays to the bit, ready for `kvjax.compress`.
 
     Raises:
+        TypeError: no model.
         FileNotFoundError: no such file.
         ValueError: cut short, damaged or no such file of kvjax; another version; another model (all that differs is listed);
             evidence of a module that is not imported.
         FloatingPointError: keys or values that are not finite.
     """
+    check_language_model(lm)
     path = Path(path)
     header = files.header_of(path, kind=_KIND)
     files.check_version(path, header, VERSION)
