@@ -19,7 +19,7 @@ from kvjax.policy import Policy
 from kvjax.protocols import LanguageModel
 
 #: Raised whenever the header's or a tensor's meaning changes.
-VERSION = 3
+VERSION = 4
 _KIND = files.Kind(holds="saved conversation", made_by="kvjax.save_cache(cache, path, lm, policy)")
 
 

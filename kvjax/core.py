@@ -126,6 +126,7 @@ def pack(pre: Prefilled, policy: Policy, decided: list[Decision], *, slots: int)
         evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
         placement=policy.encode.placement,
         positions=policy.encode.positions,
+        codecs=policy.encode.words,
     )
 
 

@@ -21,6 +21,8 @@ class Encoder(Stage):
     #: Where keys and queries stand (`kvjax.encode.positions`).
     positions: Positioning | None = None
 
+    #: What codes keys and values, for a cache to remember (`KVCache.codecs`).
+    words: str = ""
     #: Whether keys and values are numbers on the device that attention kernels read as they are.
     dense: bool = True
     #: Whether known tokens are fed one at a time, so that every step leaves exact what it should.

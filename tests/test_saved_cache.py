@@ -214,7 +214,7 @@ def test_headers_that_lie_are_refused(lm, file, policy):
     fields["memory"] = {"class": "os:system", "fields": {}}
     with pytest.raises(ValueError, match="no pytree of a module that is imported"):
         kvjax.load_cache(rewritten(file, cache=tree), lm, policy)
-    with pytest.raises(ValueError, match="version 9, this kvjax reads 3"):
+    with pytest.raises(ValueError, match="version 9, this kvjax reads 4"):
         kvjax.load_cache(rewritten(file, version=9), lm, policy)
 
 

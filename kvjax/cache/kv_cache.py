@@ -64,6 +64,7 @@ class KVCache:
         fitted: what the codecs of keys and of values were fitted to on each prompt, leaves [L, B, ...].
         placement: where `v` lives, the seam it is read and written through.
         positions: where keys and queries stand, hence which keys are stored.
+        codecs: what codes keys and values, in words (`Stored.words`): arrays of one shape may be codes of another kind.
         parts: caches that hold the slots where one storage does not hold all of them (`kvjax.encode.parted`): of some layers
             each, or of some slots of every layer. This cache has no slots of its own then; `length` and `capacity` are those of
             its parts together, `start` says nothing.
@@ -90,6 +91,7 @@ class KVCache:
     fitted: tuple[PyTree, PyTree] = ((), ())
     placement: OnDevice = struct.field(pytree_node=False, default=OnDevice())
     positions: PositionPolicy = struct.field(pytree_node=False, default=Absolute())
+    codecs: str = struct.field(pytree_node=False, default="")
     parts: tuple["KVCache", ...] = ()
     first: int = struct.field(pytree_node=False, default=0)
 
@@ -146,7 +148,7 @@ class KVCache:
         return self.lengths + np.asarray(elsewhere)
 
     def _bytes(self, host: bool) -> int:
-        others = (*BY_ROW, "placement", "positions", "first")
+        others = (*BY_ROW, "placement", "positions", "codecs", "first")
         kept = [getattr(self, f.name) for f in fields(self) if f.name not in others]
         return sum(store_nbytes(x) for x in jax.tree.leaves(kept, is_leaf=is_store) if on_host(x) == host)
 

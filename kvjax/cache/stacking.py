@@ -58,6 +58,7 @@ def _one_pool(caches: list[KVCache]) -> KVCache:
         retrieval=states[0].stack(states) if isinstance(states[0], RetrieverState) else (),
         placement=first.placement,
         positions=first.positions,
+        codecs=first.codecs,
         parts=parts,
         first=first.first,
     )
@@ -83,6 +84,7 @@ def _kind(c: KVCache) -> dict[str, str]:
         "values": f"{_form(c.v) if c.placement.on_device else ''} {c.placement}".strip(),
         "states by slot": _form(c.state),
         "exact slots beside codes": _form(c.tails, 3),
+        "codecs": c.codecs or "none",
         "fits of codecs": _form(c.fitted, 2),
         "positions": str(c.positions),
         "alignment": str(c.align),

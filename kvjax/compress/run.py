@@ -195,6 +195,7 @@ def packed(
         evidence=carried([row.evidence for row in pre.rows], pre.needs, policy),
         placement=policy.encode.placement,
         positions=policy.encode.positions,
+        codecs=policy.encode.words,
     )
 
 

@@ -130,9 +130,14 @@ class Stored(Encoder):
         """Exact keys and values of regions [L, B, H] that hold nothing; () where there is no window."""
         return tuple(() if window is None else empty_tail(window, self.sinks, shape, d, dtype) for window in self.windows)
 
+    @property
+    def words(self) -> str:
+        """What codes keys and values, seeds and origins among it; without numbers that may be traced."""
+        return repr(jax.tree.map(lambda _: ..., self.codecs))
+
     def fits(self, cache: Cache, d: int) -> bool:
-        """Whether the cache's rows are of this storage's shape."""
-        return holds(cache, self, d)
+        """Whether the cache's rows are this storage's codes, and of its shape."""
+        return cache.codecs == self.words and holds(cache, self, d)
 
     def raw(self, cache: Cache, d: int) -> PyTree:
         return raw(cache, self, d)
