@@ -16,7 +16,7 @@ from experiments.entry import command
 from experiments.files import write_atomically
 from experiments.policies import Named
 from experiments.row_checks import trace
-from experiments.rows import RowFile, read
+from experiments.rows import Row, RowFile, read
 from experiments.tasks.text import Haystack
 from experiments.traces import beside
 
@@ -84,11 +84,20 @@ def run(name: str, lm: Any, text: Haystack, settings: Settings, folder: Path, *,
     with RowFile(path, shared) as rows, RowFile(beside(path), shared, trace) as traced:
         line = progress.add_task(name, total=plan.total)
         engine.run(lm, plan, text, rows, traced=traced, done=lambda count: progress.advance(line, count))
-    found = read(path)
+    found = of_settings(plan, read(path))
     report = markdown(ablation, variants, found)
     write_atomically(folder / f"{name}.md", report.encode())
     draw(ablation, variants, found, folder / f"{name}.png")
     return report
+
+
+def of_settings(plan: engine.Plan, rows: Sequence[Row]) -> list[Row]:
+    """The rows of the plan's policies at its budgets, of any task, length and prompt.
+
+    A file may hold rows of the same labels at another budget or with another artefact, which no table counts as one.
+    """
+    cells = {(cell.policy.in_full(), cell.budget) for cell in plan.cells}
+    return [row for row in rows if (row["policy_repr"], row["budget"]) in cells]
 
 
 def main(file: str) -> None:

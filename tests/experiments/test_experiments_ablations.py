@@ -116,6 +116,21 @@ def test_a_run_leaves_rows_traces_and_a_table(talker, tmp_path, monkeypatch):
     assert {key(trace): sum(map(sum, trace["lengths"])) for trace in traces} == first
 
 
+def test_rows_of_another_budget_are_not_in_the_table(talker, tmp_path, monkeypatch):
+    """The same labels at another budget, in the file that a former run left."""
+    variants = lambda setting: [Variant("sinks", partial(kvjax.methods.streaming_llm, budget=setting.budget))]  # noqa: E731
+    cheap = Ablation("Title", "source", variants, budget=0.5, tasks="ppl")
+    monkeypatch.setattr("experiments.ablations.run.find", lambda name: cheap)
+    for budget, prompts, told in ((0.5, 2, "n=2"), (0.25, 1, "n=1")):
+        settings = Settings(lengths=(420,), prompts=prompts, budget=budget)
+        with progress() as bar:
+            report = run("cheap", talker, Haystack(TEXT, "toy"), settings, tmp_path, progress=bar)
+        (line,) = (line for line in report.splitlines() if line.startswith("| sinks"))
+        kept = [row for row in lines(tmp_path / "cheap.jsonl") if row["policy"] == "sinks" and row["budget"] == budget]
+        assert told in line and f"| {sum(row['allocated_bytes'] for row in kept) / len(kept) / 1e6:.2f} |" in line
+    assert {row["budget"] for row in lines(tmp_path / "cheap.jsonl")} == {0.5, 0.25, 1.0}
+
+
 def test_heads_are_scaled_to_the_model():
     from experiments.ablations.compresskv_masking import variants as masked
     from experiments.ablations.compresskv_table2 import scaled
