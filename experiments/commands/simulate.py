@@ -61,7 +61,10 @@ def simulate(
         files.write(asked, keep)
     memories, makers = Memories(device, host, disk), {name: known[name] for name in names}
     found = study(asked, makers, specs, decoder_of(model), hardware_of(hardware), memories, running=running)
-    rows = [{"cache": cache, "bytes_per_token": size, "rule": rule, **_flat(asdict(told))} for cache, size, rule, told in found]
+    tiers = [name for name in _TIERS if getattr(memories, name)]
+    rows = [
+        {"cache": cache, "bytes_per_token": size, "rule": rule, **_flat(asdict(told), tiers)} for cache, size, rule, told in found
+    ]
     what = f"{workload}, seed {seed}" if trace is None else str(trace)
     out.print(
         f"{what}: {rows[0]['jobs']} jobs, {rows[0]['requests']} requests, {rows[0]['prompt_tokens']} prompt tokens", markup=False
@@ -74,6 +77,7 @@ def simulate(
     write_json(json_file, {"model": model, "hardware": hardware, "trace": what, "memories": asdict(memories), "rows": rows})
 
 
+_TIERS = ("device", "host", "disk")
 _HEADS = (
     "cache", "rule", "hit rate", "on the device", "host", "disk", "prefilled", "GB up", "waits s", "job mean s", "p50", "p95",
     "PTE", "PTE 16-bit",
@@ -88,19 +92,19 @@ def _names(text: str, known: list[str]) -> list[str]:
     return names
 
 
-def _flat(told: dict[str, int | float | tuple[int, ...]]) -> dict[str, int | float]:
-    """Hits by tier as fields of their own."""
+def _flat(told: dict[str, int | float | tuple[int, ...]], tiers: list[str]) -> dict[str, int | float]:
+    """Hits by tier as fields of their own; `tiers` are those of the machine, and none were found in one that is not there."""
     hits = told.pop("hit_tokens")
-    tiers = dict(zip(("device", "host", "disk"), (*hits, 0, 0), strict=False))
+    found = dict.fromkeys(_TIERS, 0) | dict(zip(tiers, hits, strict=True))
     return {
         **told,
-        **{f"hit_tokens_{name}": tokens for name, tokens in tiers.items()},
+        **{f"hit_tokens_{name}": tokens for name, tokens in found.items()},
         "hit_rate": sum(hits) / told["prompt_tokens"],
     }
 
 
 def _cells(row: dict[str, int | float | str]) -> list[str]:
-    share = [f"{row[f'hit_tokens_{tier}'] / row['prompt_tokens']:.3f}" for tier in ("device", "host", "disk")]
+    share = [f"{row[f'hit_tokens_{tier}'] / row['prompt_tokens']:.3f}" for tier in _TIERS]
     times = [f"{row[name]:.2f}" for name in ("queueing", "completion_mean", "completion_p50", "completion_p95")]
     pte = [f"{row[name]:.4g}" for name in ("pte", "pte_16bit")]
     return [

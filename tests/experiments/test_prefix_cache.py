@@ -383,6 +383,15 @@ def test_the_command_prints_a_table_and_writes_every_number(cli, tmp_path):
     assert again[0] == 0 and json.loads(told.read_text())["rows"] == rows
 
 
+def test_what_a_disk_holds_is_told_of_the_disk(cli, tmp_path):
+    """Where there is no host memory between it and the device."""
+    told = tmp_path / "rows.json"
+    code, _, err = cli(*"simulate --jobs 6 --rules lru --device 1 --host 0 --disk 20 --json".split(), told)
+    (row,) = json.loads(told.read_text())["rows"]
+    assert code == 0 and row["hit_tokens_host"] == 0 < row["hit_tokens_disk"], err
+    assert row["hit_tokens_device"] + row["hit_tokens_disk"] + row["recomputed_tokens"] == row["prompt_tokens"]
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
