@@ -17,6 +17,7 @@ from experiments.train.data import kinds, passkeys
 from experiments.train.random_model import random_model
 from kvjax.artefacts.artefact import Artefact, load
 from kvjax.train import Learner
+from models.tokenizer import Tokenizer
 from tests.method_cases import surrogate_gate
 
 PROSE = "\n\n".join(f"Paragraph {i} of {i * 7} tells of a ship that sailed in the year {1500 + i}." for i in range(200))
@@ -83,6 +84,20 @@ def test_an_answer_is_the_models_own(talker):
     assert label == (False,) * 60 + (True,) * (len(ids) - 60)
     out = kvjax.generate(talker, prompt, kvjax.methods.full(), max_new_tokens=20)
     assert list(ids[60:]) == [int(i) for i in out.tokens[0]]
+
+
+def test_an_answer_ends_where_the_model_ends_it(talker):
+    """Beside one that goes on."""
+    make, how = find_data("answers").examples, dict(count=2, length=80, seed=0)
+    one, two = (list(ids[60:]) for ids, _ in make(talker, PROSE, **how))
+
+    def cut(answer, ending):
+        return answer[: answer.index(ending) + 1] if ending in answer else answer
+
+    ending = next(i for i in (*one, *two) if len(cut(one, i)) != len(cut(two, i)))
+    made = make(talker.replace(tokenizer=Tokenizer(talker.tokenizer.inner, (ending,))), PROSE, **how)
+    assert [list(ids[60:]) for ids, _ in made] == [cut(one, ending), cut(two, ending)]
+    assert all(len(ids) == len(label) and sum(label) == len(ids) - 60 for ids, label in made)
 
 
 def test_passkeys_are_hidden_once_and_repeated_in_the_order_they_are_asked(talker):

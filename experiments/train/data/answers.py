@@ -29,7 +29,8 @@ def examples(lm: Any, text: str, *, count: int, length: int, seed: int) -> list[
     for at in range(0, count, _ROWS):
         rows = prompts[at : at + _ROWS]
         out = kvjax.generate(lm, rows, kvjax.methods.full(), max_new_tokens=new)
-        made += [continued(prompt, [int(i) for i in answer]) for prompt, answer in zip(rows, out.tokens, strict=True)]
+        answers = zip(rows, out.tokens.tolist(), out.lengths.tolist(), strict=True)  # behind its end a row is filled up
+        made += [continued(prompt, answer[:n]) for prompt, answer, n in answers]
     return made
 
 
