@@ -18,7 +18,7 @@ import typer
 import kvjax
 from experiments.calibrate.text import stretches
 from experiments.console import JsonFile, ModelName, Seed, out, write_json
-from experiments.stats import Estimate, average
+from experiments.stats import Estimate, average, standard_error
 from experiments.tasks.chat import encode_plain
 from experiments.tasks.text import haystack
 from experiments.text_splits import splits
@@ -204,7 +204,7 @@ def by_method(
 
 def lines(values: Mapping[str, Sequence[float]]) -> list[str]:
     """What a person reads: means and standard errors, and how much the learned policy loses more than each other."""
-    means = [f"{name} {np.mean(x):.4f} ± {np.std(x) / len(x) ** 0.5:.4f}" for name, x in values.items()]
+    means = [f"{name} {np.mean(x):.4f} ± {standard_error(x)[0]:.4f}" for name, x in values.items()]
     less = [f"learned less {name} {x.mean:.4f} ({x.low:.4f} to {x.high:.4f})" for name, x in learned_less(values).items()]
     return means + less
 

@@ -166,6 +166,12 @@ def test_the_difference_is_paired_over_texts():
     assert less["full"].mean == -0.5 and set(less) == {"full"}
 
 
+def test_a_mean_is_told_with_its_standard_error():
+    """Of 1, 2 and 3 it is 1 / √3; of one text nobody knows it."""
+    assert served.lines({"learned": [1.0, 2.0, 3.0]}) == ["learned 2.0000 ± 0.5774"]
+    assert served.lines({"learned": [1.0]}) == ["learned 1.0000 ± nan"]
+
+
 def test_texts_are_told_behind_a_cut_prompt(talker):
     """The full cache says what the model says of the whole text; a cut one says something else."""
     texts = [[int(i) for i in np.random.default_rng(seed).integers(1, 256, 60)] for seed in range(2)]
