@@ -21,8 +21,8 @@ def grid(policies: str, budgets: str) -> tuple[Named, ...]:
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:
-    """`"1024,2048"` -> (1024, 2048)."""
-    return tuple(parse_length(part) for part in parts("--lengths", text))
+    """`"1024,2048"` -> (1024, 2048): each once."""
+    return tuple(dict.fromkeys(parse_length(part) for part in parts("--lengths", text)))
 
 
 def parse_length(text: str) -> int:

@@ -11,7 +11,7 @@ from experiments.ablations.run import Settings, find, planned, run
 from experiments.commands.sweep_options import MOST_PROMPTS, DryRun, Together
 from experiments.console import Dtype, JsonFile, ModelName, Seed, TextFile, err, out, progress, write_json
 from experiments.dry_run import print_cost
-from experiments.plan_words import parse_length
+from experiments.plan_words import parse_lengths
 from experiments.policies import parse_budget
 from experiments.tasks.text import haystack
 
@@ -41,7 +41,7 @@ def ablate(
     """Run one ablation table on any model; a killed run goes on where it was."""
     find(name)
     settings = Settings(
-        lengths=None if lengths is None else tuple(parse_length(part.strip()) for part in lengths.split(",")),
+        lengths=None if lengths is None else parse_lengths(lengths),
         prompts=prompts,
         seed=seed,
         budget=None if budget is None else parse_budget(budget),

@@ -21,7 +21,7 @@ from experiments.leaderboard.run import run
 from experiments.leaderboard.write import CSV, PAGE, ROWS, write
 from experiments.leaks import refused
 from experiments.pages.charts import library
-from experiments.plan_words import parse_length, parse_seeds
+from experiments.plan_words import parse_lengths, parse_seeds
 from experiments.policies import parse_budget, split_specs
 from experiments.prefills import Afresh, Kept
 from experiments.rows import Row
@@ -54,7 +54,7 @@ def leaderboard(
     if together > 1 and not batched:
         raise ValueError(f"--together {together} decodes prompts as one batch, which has no times of single cells: add --batched")
     pairs = parse_tasks(tasks, question)
-    at = tuple(parse_length(part.strip()) for part in lengths.split(","))
+    at = parse_lengths(lengths)
     shares = [parse_budget(part.strip()) for part in budgets.split(",")]
     seeds, source = parse_seeds(seed), haystack(text)
     import models

@@ -7,6 +7,7 @@ import pytest
 import kvjax
 from experiments.commands.calibrate import parse_settings
 from experiments.kept.held import policies_of
+from experiments.plan_words import parse_lengths
 from experiments.policies import parse_budget, parse_policy, policy_of, split_specs
 from kvjax.artefacts.artefact import resolve
 from kvjax.budget import EVERYTHING
@@ -23,6 +24,10 @@ def test_bad_budgets_are_named(text):
     with pytest.raises(ValueError, match="budget") as error:
         parse_budget(text)
     assert repr(text) in str(error.value)
+
+
+def test_a_length_given_twice_is_measured_once():
+    assert parse_lengths("1024, 512,1024") == (1024, 512)
 
 
 def test_a_policy_gets_its_parameters_and_budget():
