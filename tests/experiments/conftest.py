@@ -20,6 +20,8 @@ TEXT = "The quick brown fox jumps over the lazy dog. It was not amused. Nobody a
 #: A chat template, and one that thinks by itself, as Qwen3's: an empty thought before the answer ends it.
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
 THINKING = PLAIN + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+#: One that writes the day of today, as Llama 3.2's.
+DATED = '{% if strftime_now is defined %}{{ strftime_now("%d %b %Y") }}{% endif %}' + PLAIN
 #: Fields of a row that are the machine's, other in every run.
 MEASURED = ("seconds_prefill", "seconds_compress", "seconds_per_token", "seconds_to_first_token", "peak_bytes")
 

@@ -15,7 +15,7 @@ from experiments.tasks.chat import continuation, encode_plain, frame
 from experiments.tasks.conversation import next_turn
 from experiments.tasks.example import Read
 from experiments.tasks.protocol import KVPRESS, Asked
-from tests.experiments.conftest import PLAIN, TEXT, THINKING, byte_tokenizer
+from tests.experiments.conftest import DATED, PLAIN, TEXT, THINKING, byte_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +95,13 @@ def test_stretches_are_drawn_from_seed_length_and_index(talker, haystack):
 
 def test_a_model_without_a_template_is_asked_plainly(talker):
     assert frame(talker) == ("", "\n")
+
+
+def test_prompts_are_the_same_on_all_days(talker):
+    """A template that writes the day of today is told one and the same."""
+    tokenizer = byte_tokenizer()
+    tokenizer.inner.chat_template = DATED
+    assert frame(talker.replace(tokenizer=tokenizer)) == ("26 Jul 2024<user>", "<bot>")
 
 
 def test_a_template_that_thinks_is_asked_not_to(talker):
