@@ -13,6 +13,8 @@ from experiments.batch_size import row_nbytes
 from experiments.measure import batches, read_alike
 from experiments.rows import Found, RowFile
 from experiments.sweep import Plan, make
+from experiments.tasks.example import block
+from kvjax.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def estimate(lm: Any, plan: Plan, haystack: Sequence[int], rows: RowFile | Found
 
     seconds = 2 P n / (FLOP/s of a product) + steps · P bytes / (bytes/s of a matrix-vector product) for P parameters and n tokens
     prefilled. Attention, compression and compilation come on top: a floor, within twice the truth for contexts of a few thousand.
-    Prompts of a task and length are taken to be as long as the first.
+    Prompts of a task and length are taken to be as long as the first, answers as long as they may be.
     """
     total, firsts, cells = Cost(), {}, plan.cells
     for work in plan.works(rows, traced=False):
@@ -51,7 +53,8 @@ def estimate(lm: Any, plan: Plan, haystack: Sequence[int], rows: RowFile | Found
             prompts = len(work.indices[at : at + most])
             read = read_alike([cells[i] for i in work.cells])
             groups = [group for alike in read for group in batches(alike, most, prompts=prompts)]
-            total = _together(lm, total, first, prompts * len(read), [prompts * len(group) for group in groups])
+            decoded = [(prompts * len(group), steps(*task.tokens(first), group[0].policy)) for group in groups]
+            total = _together(lm, total, first, prompts * len(read), decoded)
     total = _plus(total, found=plan.total - total.rows)
     parameters = sum(x.size for x in jax.tree.leaves(lm.params))
     flops, bandwidth = rates(lm)
@@ -59,16 +62,25 @@ def estimate(lm: Any, plan: Plan, haystack: Sequence[int], rows: RowFile | Found
     return _plus(total, seconds=2 * parameters * total.prefill_tokens / flops + total.steps * read / bandwidth)
 
 
-def _together(lm: Any, cost: Cost, example: Any, prefills: int, groups: list[int]) -> Cost:
-    """With so many prefills of prompts more, whose cells are decoded in batches of these sizes."""
+def steps(fed: int, generated: int, policy: Policy) -> int:
+    """Steps of a batch that is fed and generates so many tokens: one a token generated, and one a block of those fed.
+
+    A policy that evicts while decoding, and a storage or a retriever that goes token by token, is fed one at a time.
+    """
+    one_by_one = policy.retrieve.stepwise or policy.encode.stepwise
+    return max(1, -(-fed // (1 if one_by_one else block(policy))) + generated)
+
+
+def _together(lm: Any, cost: Cost, example: Any, prefills: int, groups: list[tuple[int, int]]) -> Cost:
+    """With so many prefills of prompts more, whose cells are decoded in batches of these rows and steps."""
     return Cost(
         prompts=cost.prompts + prefills,
-        rows=cost.rows + sum(groups),
+        rows=cost.rows + sum(rows for rows, _ in groups),
         found=cost.found,
         prefill_tokens=cost.prefill_tokens + prefills * len(example.compressed),
-        steps=cost.steps + len(groups) * max(1, example.new_tokens),
-        row_steps=cost.row_steps + sum(groups) * max(1, example.new_tokens),
-        largest_bytes=max(cost.largest_bytes, max(groups) * row_nbytes(lm, example)),
+        steps=cost.steps + sum(count for _, count in groups),
+        row_steps=cost.row_steps + sum(rows * count for rows, count in groups),
+        largest_bytes=max(cost.largest_bytes, max(rows for rows, _ in groups) * row_nbytes(lm, example)),
     )
 
 

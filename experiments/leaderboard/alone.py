@@ -31,5 +31,8 @@ class Alone:
     def alike(self, example: Example) -> Hashable:
         return self.task.alike(example)
 
+    def tokens(self, example: Example) -> tuple[int, int]:
+        return self.task.tokens(example)
+
     def rows_at_once(self, lm: Any, example: Example) -> int:
         return 1

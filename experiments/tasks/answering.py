@@ -59,6 +59,10 @@ class Answering:
         """Answers of as many tokens that end alike are decoded together."""
         return example.new_tokens, example.stop
 
+    def tokens(self, example: Example) -> tuple[int, int]:
+        """Tokens fed after the compressed prompt, and tokens generated at most."""
+        return len(example.fed), example.new_tokens
+
     def graded(self, answer: str, references: Sequence[str]) -> dict[str, Any]:
         """What the result row has of an answer: its score and its text."""
         return {"score": float(self.prompts.grade(answer, references)), "answer": answer}

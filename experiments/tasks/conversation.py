@@ -100,6 +100,11 @@ class Conversation(Generated):
         """Dialogues of as many turns whose answers end alike are held together."""
         return example.new_tokens, example.stop, len(example.later)
 
+    def tokens(self, example: Dialogue) -> tuple[int, int]:
+        """Tokens fed and generated at most, of all turns."""
+        turns = (example.fed, *example.later)
+        return sum(map(len, turns)), len(turns) * example.new_tokens
+
     rows_at_once = staticmethod(rows_that_fit)
 
     def _row(self, answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:

@@ -68,6 +68,11 @@ def alike(example: Example) -> Hashable:
     return len(example.answer)
 
 
+def tokens(example: Example) -> tuple[int, int]:
+    """All of the answer but its last token is fed, and nothing generated."""
+    return len(example.answer) - 1, 0
+
+
 def rows_at_once(lm: Any, example: Example) -> int:
     """Cells fed as one batch: as many as keep their logits, float32 [rows, 256, v], within 1 GiB."""
     del example

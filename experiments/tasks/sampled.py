@@ -43,6 +43,10 @@ class SampledAnswering(AnsweringInParts):
         """A prompt by itself: its samples have a key of their own."""
         return example.index
 
+    def tokens(self, example: Example) -> tuple[int, int]:
+        """The question is fed once, and `samples` answers are generated."""
+        return len(example.fed), self.samples * example.new_tokens
+
 
 def _means(found: list[dict[str, Any]]) -> dict[str, Any]:
     figures = [name for name in found[0] if name != "answer"]

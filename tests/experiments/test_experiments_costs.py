@@ -22,7 +22,10 @@ from experiments.report import markdown, tables
 from experiments.report.comparison import compare
 from experiments.rows import Found, read
 from experiments.tasks import ppl
+from experiments.tasks.conversation import CONVERSATION
+from experiments.tasks.datasets import aime
 from experiments.tasks.example import Example
+from experiments.tasks.sampled import SampledAnswering
 from experiments.tasks.text import Haystack
 from tests.conftest import ids_of
 from tests.experiments.conftest import TEXT, row
@@ -162,10 +165,10 @@ def test_the_peak_is_told_in_bytes():
 def test_a_dry_run_counts_prefills_steps_and_the_largest_batch(lm):
     """Two prompts of 5 tokens whose cells are batches of 3 rows and of 1, 4 tokens each; then a smaller batch."""
     first = Example("t", "-", 5, 0, context=(1, 2, 3, 4, 5), new_tokens=4)
-    found = _together(lm, Cost(), first, 2, [3, 1])
+    found = _together(lm, Cost(), first, 2, [(3, 4), (1, 4)])
     assert found == Cost(prompts=2, rows=4, prefill_tokens=10, steps=8, row_steps=16, largest_bytes=3 * full_nbytes(lm, 9))
-    assert _together(lm, found, first, 1, [2]) == Cost(3, 6, 0, 15, 12, 24, 3 * full_nbytes(lm, 9))
-    assert _together(lm, found, first, 1, [4]).largest_bytes == 4 * full_nbytes(lm, 9)
+    assert _together(lm, found, first, 1, [(2, 4)]) == Cost(3, 6, 0, 15, 12, 24, 3 * full_nbytes(lm, 9))
+    assert _together(lm, found, first, 1, [(4, 4)]).largest_bytes == 4 * full_nbytes(lm, 9)
 
 
 def test_the_time_of_a_dry_run_is_that_of_products_and_of_reading_the_weights(talker, monkeypatch, tmp_path):
@@ -177,6 +180,30 @@ def test_the_time_of_a_dry_run_is_that_of_products_and_of_reading_the_weights(ta
     parameters = sum(x.size for x in jax.tree.leaves(talker.params))
     assert (found.prompts, found.rows, found.prefill_tokens, found.steps) == (3, 6, 3 * 64, 3)
     assert found.seconds == pytest.approx(2 * parameters * 192 / 1000 + 3 * 4 * parameters / 100)
+
+
+@pytest.mark.parametrize(("name", "fed", "steps"), [
+    ("knorm", 255, 1 + 4), ("knorm", 513, 2 + 4), ("h2o", 255, 255 + 4), ("kivi", 255, 255 + 4), ("knorm", 0, 4),
+])  # fmt: skip
+def test_known_tokens_are_steps_of_their_own_where_they_are_fed_one_by_one(name, fed, steps):
+    """Of policies that evict while decoding, and of storages that go token by token."""
+    assert cost.steps(fed, 4, parse_policy(name, 0.5).policy) == steps and cost.steps(0, 0, parse_policy(name, 0.5).policy) == 1
+
+
+def test_a_plan_counts_all_turns_and_samples(reader, tmp_path):
+    """Four turns of 32 tokens each, fed one by one to H2O; eight answers of 32,768 tokens at most."""
+    haystack = reader.encode(TEXT)
+    (example,) = CONVERSATION.examples(reader, 1500, 1, 0, haystack=haystack, mode="unseen")
+    fed = len(example.fed) + sum(map(len, example.later))
+    assert CONVERSATION.tokens(example) == (fed, 4 * 32) and len(example.later) == 3
+    (tmp_path / "aime24.jsonl").write_text(json.dumps({"question": "What is 1 + 1?", "answer": "2"}) + "\n")
+    sampled = SampledAnswering(aime.tasks(tmp_path)[0])
+    (made,) = sampled.examples(reader, 400, 1, 0, haystack=(), mode="seen")
+    assert sampled.tokens(made) == (len(made.fed), 8 * 32_768)
+    rows = Found(tmp_path / "none", sweep.identity(reader, Haystack(TEXT, "toy")))
+    plan = sweep.Plan(((CONVERSATION, "unseen"),), (1500,), (parse_policy("h2o", 0.5),), prompts=1)
+    found = cost.estimate(reader, plan, haystack, rows)
+    assert found.steps == (-(-fed // 512) + 128) + (fed + 128) and found.rows == 2
 
 
 def test_rows_without_costs_have_no_columns_for_them():

@@ -73,6 +73,11 @@ class SCBench(OwnRules):
         """A session by itself: each has its own turns."""
         return example.index
 
+    def tokens(self, example: Session) -> tuple[int, int]:
+        """Tokens fed and generated at most, of all turns; in turns the reference answers are fed too."""
+        told = 0 if example.apart else sum(len(turn.told) for turn in example.turns[:-1])
+        return told + sum(len(turn.fed) for turn in example.turns), sum(turn.new_tokens for turn in example.turns)
+
     rows_at_once = staticmethod(rows_that_fit)
 
     def _example(self, lm: Any, length: int, index: int, number: int, *, mode: str) -> Session:
