@@ -134,9 +134,12 @@ class CompressedLM(TemplateLM):
         kept, last = (context[:-1], context[-1:]) if len(context) > 1 else (context, [])
         # few sizes of pool, hence few programs, whatever the lengths of contexts and answers
         reserve = size_class(self.policy.mean_budget(len(kept)) + len(last) + new, steps=4)
-        pre = kvjax.second_pass(self.lm, kvjax.prefill(self.lm, kept, needs=self.policy), self.policy)
-        cache = kvjax.compress(pre, self.policy, pool_budget=reserve)
-        self._account(cache, pre.lengths[0])
+        if self.policy.select.leaves:
+            cache = kvjax.prefill(self.lm, kept, streaming=self.policy)
+        else:
+            pre = kvjax.second_pass(self.lm, kvjax.prefill(self.lm, kept, needs=self.policy), self.policy)
+            cache = kvjax.compress(pre, self.policy, pool_budget=reserve)
+        self._account(cache, len(kept))
         return cache, last, reserve
 
     def _account(self, cache: Any, length: int) -> None:

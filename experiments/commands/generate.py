@@ -43,11 +43,7 @@ def generate(
     sampler = sampler_of(temperature, top_k, top_p)
     lm, ids = load_and_encode(model, dtype, text, chat=chat)
     with working(f"reading {len(ids)} tokens"):
-        began = time.perf_counter()
-        pre = kvjax.second_pass(lm, kvjax.prefill(lm, ids, needs=named.policy), named.policy)
-        jax.block_until_ready(pre)
-        prefill_seconds = time.perf_counter() - began
-        cache = kvjax.compress(pre, named.policy)
+        cache, prefill_seconds = _read(lm, ids, named.policy)
     key = jax.random.key(seed)
     steps = kvjax.stream(lm, cache, named.policy, max_new_tokens=max_new_tokens, sampler=sampler, key=key)
     tokens, seconds = _print_stream(lm, _announced(steps))
@@ -90,6 +86,16 @@ def load_and_encode(model: str, dtype: str, text: str, *, chat: bool) -> tuple[A
     with err.status(f"loading {model}"):
         lm = models.load(model, dtype=dtype)
     return lm, lm.encode([{"role": "user", "content": text}] if chat else text)
+
+
+def _read(lm: Any, ids: list[int], policy: kvjax.Policy) -> tuple[kvjax.KVCache, float]:
+    """The compressed prompt, and the seconds of reading it: all of them where tokens leave it while it is read."""
+    began = time.perf_counter()
+    if policy.select.leaves:
+        return jax.block_until_ready(kvjax.prefill(lm, ids, streaming=policy)), time.perf_counter() - began
+    pre = jax.block_until_ready(kvjax.second_pass(lm, kvjax.prefill(lm, ids, needs=policy), policy))
+    seconds = time.perf_counter() - began
+    return kvjax.compress(pre, policy), seconds
 
 
 def _announced(steps: Iterator[Any]) -> Iterator[Any]:

@@ -67,17 +67,18 @@ def _named(spec: str, budget: str | None, shared: bool) -> Named:
 
 
 def hold(lm: LanguageModel, ids: Sequence[int], named: Sequence[Named]) -> list[Held]:
-    """Compress the prompt under each policy; those that read it alike share one prefill."""
-    found: dict[int, Held] = {}
-    for attention in dict.fromkeys(one.policy.attention for one in named):
-        mine = {i: one for i, one in enumerate(named) if one.policy.attention == attention}
+    """Compress the prompt under each policy; those that read it alike share one prefill, one that cuts it meanwhile reads alone."""
+    alone = {i: one for i, one in enumerate(named) if one.policy.select.leaves}
+    found = {i: _held(kvjax.prefill(lm, list(ids), streaming=one.policy), one, len(ids)) for i, one in alone.items()}
+    shared = {i: one for i, one in enumerate(named) if i not in alone}
+    for attention in dict.fromkeys(one.policy.attention for one in shared.values()):
+        mine = {i: one for i, one in shared.items() if one.policy.attention == attention}
         pre = Afresh().of(lm, ids, [one.policy for one in mine.values()], attention)
-        found |= {i: _held(pre, one, len(ids)) for i, one in mine.items()}
+        found |= {i: _held(kvjax.compress(pre, one.policy), one, len(ids)) for i, one in mine.items()}
     return [found[i] for i in range(len(named))]
 
 
-def _held(pre: kvjax.Prefilled, named: Named, tokens: int) -> Held:
-    cache = kvjax.compress(pre, named.policy)
+def _held(cache: kvjax.KVCache, named: Named, tokens: int) -> Held:
     return Held(
         policy=named.name,
         budget=named.budget,

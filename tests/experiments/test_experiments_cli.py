@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from experiments.kept.held import hold, policies_of
 from experiments.pages.charts import library
 from experiments.token_text import MOST, pieces
 from tests.experiments.conftest import lines
@@ -23,6 +24,17 @@ def test_generate_streams_text_and_says_the_bytes(cli, tmp_path):
     assert out == facts["text"] + "\n" and len(facts["tokens"]) <= 5
     assert facts["kept_share"] == 0.5 and facts["full_bytes"] == 2 * 4 * 90 * 16 * 4
     assert "allocated" in err and "ms/token" in err
+
+
+def test_a_policy_that_cuts_a_prompt_as_it_is_read_generates_and_is_shown(cli, talker, tmp_path):
+    """PyramidInfer, of which no whole prefill can be compressed."""
+    words = ["--prompt", "The fox. " * 10, "--max-new-tokens", 3, "--json", tmp_path / "g.json"]
+    code, _, err = cli("generate", "--model", "toy", "--policy", "pyramid_infer:p=0.2,least=8", *words)
+    facts = json.loads((tmp_path / "g.json").read_text())
+    assert code == 0 and 0 < facts["kept_share"] < 1 and len(facts["tokens"]) <= 3, err
+    cut, whole = hold(talker, talker.encode("The fox. " * 10), policies_of(["pyramid_infer:p=0.2,least=8", "full"], []))
+    assert (cut.policy, whole.policy) == ("pyramid_infer:p=0.2,least=8", "full")
+    assert cut.share == facts["kept_share"] and whole.share == 1
 
 
 def test_sampling_repeats_with_its_seed(cli, tmp_path):

@@ -120,6 +120,18 @@ def test_rows_of_one_context_score_as_alone(talker):
     assert np.allclose([x for x, _ in together], [x for x, _ in alone], atol=1e-4)
 
 
+def test_a_context_that_is_cut_as_it_is_read_scores_as_by_the_library(talker):
+    """PyramidInfer, of which no whole prefill can be compressed."""
+    policy = kvjax.methods.pyramid_infer(p=0.2, least=8)
+    adapter, context = CompressedLM(talker, policy), talker.encode(STORY)
+    ((found, _),) = adapter._loglikelihood_tokens([("", context, [120, 121])], disable_tqdm=True)
+    cache = kvjax.prefill(talker, context[:-1], streaming=policy)
+    logits = kvjax.extend(talker, cache, [[context[-1], 120]], policy, return_logits=True, block=1).logits[0]
+    log_p = jax.nn.log_softmax(logits)
+    assert found == pytest.approx(float(log_p[0, 120] + log_p[1, 121]), abs=1e-4)
+    assert adapter.nbytes["used"][0] < adapter.nbytes["full"][0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [1.0, 40])
 def test_generated_answers_are_the_librarys(talker, words, budget, manager):
