@@ -107,13 +107,25 @@ def _answered(lm: Any, task: Any, reads: Sequence[Read], *, group: list[Named], 
     began = time.perf_counter()
     found = task.measure(lm, batch, group[0].policy, [read for read, _ in pairs])
     seconds = (time.perf_counter() - began) / len(pairs)
+    tokens = tokens_read(found)
     for (read, cell), fact, one, shown in zip(pairs, facts, found, seen, strict=True):
         drift = {"drift": one.pop("drift")} if "drift" in one else {}
         cost = of_row(lm, fact, one.pop("spent")) if "spent" in one else {}
-        spent = {"seconds_per_token": seconds / read.example.room, "rows": len(pairs), "peak_bytes": peak_bytes()}
+        spent = {"seconds_per_token": seconds / (tokens or read.example.room), "rows": len(pairs), "peak_bytes": peak_bytes()}
         row = with_prefill(fact | one | cost, read.seconds) | spent
         common = _describe(read.example, cell) | {"seconds_prefill": read.seconds}
         yield common | row, None if shown is None else shown | drift
+
+
+def tokens_read(found: Sequence[dict[str, Any]]) -> int:
+    """Tokens that a batch fed and generated one after the other: those of its longest rows; 0 where its rows do not say.
+
+    Answers end before they are as long as they may be, and some are several: rows say so by `spent` or by `read`, which is taken
+    from them.
+    """
+    told = [one["spent"] for one in found if "spent" in one]
+    read = max(one.pop("read", 0) for one in found)
+    return max(cost.fed for cost in told) + max(cost.generated for cost in told) if told else read
 
 
 def _compressed(lm: Any, read: Read, group: list[Named]) -> Iterator[tuple[Named, Any, dict[str, Any]]]:

@@ -80,21 +80,23 @@ class Conversation(Generated):
         return Dialogue(**known, later=tuple(tuple(encode_plain(request.lm, text)) for text in later))
 
     def measure(self, lm: Any, cache: Any, policy: Any, reads: Sequence[Read]) -> list[dict[str, Any]]:
-        """All turns, each row of `cache` with its own: a dict a row with score, scores and answers of the turns."""
+        """All turns, each row of `cache` with its own: a dict a row with score, scores and answers of the turns, tokens read."""
         examples: list[Dialogue] = [read.example for read in reads]
         example = examples[0]
         said: list[list[int]] = [[] for _ in examples]
         texts: list[list[str]] = [[] for _ in said]
+        read = 0
         for turn in zip(*((asked.fed, *asked.later) for asked in examples), strict=True):
             fed = [following(row, ids, example.stop) for row, ids in zip(said, turn, strict=True)]
             heard = kvjax.extend(lm, cache, fed, policy, block=block(policy))
             out = kvjax.decode(lm, heard.cache, policy, max_new_tokens=example.new_tokens, stop=example.stop)
             cache = out.cache
+            read += max(map(len, fed)) + int(out.lengths.max())
             said = [[int(token) for token in row[: int(n)]] for row, n in zip(out.tokens, out.lengths, strict=True)]
             for found, row, ids in zip(texts, said, turn, strict=True):
                 found.append(continuation(lm, ids, [token for token in row if token not in example.stop]))
         rows = enumerate(zip(texts, examples, strict=True))
-        return [self._row(found, asked.references) | of_retrieval(cache, policy, i) for i, (found, asked) in rows]
+        return [self._row(found, asked.references) | {"read": read} | of_retrieval(cache, policy, i) for i, (found, asked) in rows]
 
     def alike(self, example: Dialogue) -> Hashable:
         """Dialogues of as many turns whose answers end alike are held together."""

@@ -25,19 +25,20 @@ class SampledAnswering(AnsweringInParts):
     sampler: kvjax.Sample = field(default_factory=lambda: kvjax.Sample(temperature=0.6, top_p=0.95))
 
     def measure(self, lm: Any, cache: Any, policy: Any, reads: Sequence[Read]) -> list[dict[str, Any]]:
-        """A dict a row: means of score and figures, the scores and answers of the samples, what pivots saw last."""
+        """A dict a row: means of score and figures, the scores and answers of the samples, tokens read, what pivots saw last."""
         examples, rows = [read.example for read in reads], len(reads)
         example = examples[0]
         heard = kvjax.extend(lm, cache, [list(example.fed)] * rows, policy, block=block(policy)).cache
         graded: list[list[dict[str, Any]]] = [[] for _ in range(rows)]
-        key = jax.random.key(example.index)
+        key, read = jax.random.key(example.index), len(example.fed)
         for sample in range(self.samples):
             keys = jnp.stack([jax.random.fold_in(key, sample)] * rows)
             how = dict(sampler=self.sampler, key=keys, stop=example.stop)
             out = kvjax.decode(lm, heard, policy, max_new_tokens=example.new_tokens, **how)
+            read += int(out.lengths.max())
             for found, text in zip(graded, texts_of(lm, out, examples), strict=True):
                 found.append(self.graded(text, example.references))
-        return [_means(found) | of_retrieval(out.cache, policy, row) for row, found in enumerate(graded)]
+        return [_means(found) | {"read": read} | of_retrieval(out.cache, policy, row) for row, found in enumerate(graded)]
 
     def alike(self, example: Example) -> Hashable:
         """A prompt by itself: its samples have a key of their own."""

@@ -62,6 +62,7 @@ def test_samples_are_averaged_and_drawn_alike_for_all_policies(talker, task):
     cache = kvjax.compress(kvjax.prefill(talker, made.compressed), full)
     sampled = SampledAnswering(task, samples=3)
     (row,) = sampled.measure(talker, cache, full, [Read(made, None)])
+    assert len(made.fed) + 3 <= row["read"] <= len(made.fed) + 3 * 5
     assert len(row["answers"]) == 3 and len(set(row["answers"])) > 1 and row["score"] == sum(row["scores"]) / 3 == 0
     assert sampled.measure(talker, cache, full, [Read(made, None)])[0] == row and row["answered"] == 0
     beside = sampled.measure(talker, kvjax.stack([cache, cache]), full, [Read(made, None)] * 2)

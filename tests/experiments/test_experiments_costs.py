@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -15,16 +16,18 @@ from experiments.answer_cost import FIGURES, Spent, layer_tokens, of_row, spent
 from experiments.cost import Cost, _together
 from experiments.footprint import evicted, footprint, streaming, thinned
 from experiments.full_cache import full_nbytes
-from experiments.measure import measure, peak_bytes
+from experiments.measure import measure, peak_bytes, tokens_read
 from experiments.policies import parse_policy
 from experiments.prefill_equivalents import Call, gamma, hardware_of, multi_head, pte
 from experiments.report import markdown, tables
 from experiments.report.comparison import compare
 from experiments.rows import Found, read
 from experiments.tasks import ppl
+from experiments.tasks.answering import Answering
 from experiments.tasks.conversation import CONVERSATION
 from experiments.tasks.datasets import aime
 from experiments.tasks.example import Example
+from experiments.tasks.paraphrase import PARAPHRASE
 from experiments.tasks.sampled import SampledAnswering
 from experiments.tasks.text import Haystack
 from tests.conftest import ids_of
@@ -154,6 +157,31 @@ def test_seconds_are_those_of_a_token_of_a_row(talker, monkeypatch):
     assert [found[0].room, *(x["rows"] for x in rows)] == [256, 4, 4, 4, 4]
     assert [x["seconds_per_token"] for x in rows] == [1 / 4 / 256] * 4
     assert {(x["seconds_prefill"], x["seconds_compress"]) for x in rows} == {(1, 1)}
+
+
+def test_seconds_are_those_of_the_tokens_that_were_read(talker, monkeypatch):
+    """By the same clock: an answer of 16 tokens, and one that ends at its first."""
+    clock = itertools.count()
+    monkeypatch.setattr("experiments.measure.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    (example,) = PARAPHRASE.examples(talker, 700, 1, 0, haystack=talker.encode(TEXT), mode="unseen")
+
+    def measured(stop):
+        cell = parse_policy("full", None)
+        return next(measure(talker, Answering(PARAPHRASE), [replace(example, stop=stop)], [cell], needs=[cell.policy]))[0]
+
+    whole = measured(())
+    assert whole["answer_tokens"] == 16 and whole["seconds_per_token"] == 1 / (len(example.fed) + 16)
+    read = kvjax.prefill(talker, list(example.compressed + example.fed), needs=frozenset())
+    ended = measured((int(read.rows[0].logits.argmax()),))
+    assert ended["answer_tokens"] == 1 and ended["seconds_per_token"] == 1 / (len(example.fed) + 1)
+
+
+def test_tokens_read_are_those_of_a_batchs_longest_rows():
+    """Or what a task says of several answers, which is no figure of a row."""
+    rows = [{"spent": Spent(3, 5, 0.0, 0.0)}, {"spent": Spent(4, 1, 0.0, 0.0)}]
+    assert tokens_read(rows) == 4 + 5 and tokens_read([{"nll": 1.0}]) == 0
+    several = [{"read": 70, "score": 1.0}, {"read": 70}]
+    assert tokens_read(several) == 70 and several == [{"score": 1.0}, {}]
 
 
 def test_the_peak_is_told_in_bytes():

@@ -41,19 +41,20 @@ class Session(Example):
 
 
 def answered(lm: Any, cache: Any, policy: Any, session: Session) -> list[dict[str, Any]]:
-    """The session over every row of `cache`: a dict a row with the mean score, and each turn's score, answer and kind."""
+    """The session over every row of `cache`: a dict a row with the mean score, each turn's score, answer and kind, tokens read."""
     rows = cache.lengths.shape[1]
     texts: list[list[str]] = [[] for _ in range(rows)]
-    last, told = cache, ()
+    last, told, read = cache, (), 0
     for turn in session.turns:
         before = cache if session.apart else last
         last = kvjax.extend(lm, before, [[*told, *turn.fed]] * rows, policy, block=block(policy)).cache
         out = kvjax.decode(lm, last, policy, max_new_tokens=turn.new_tokens, stop=session.stop)
+        read += len(told) + len(turn.fed) + int(out.lengths.max())
         told = () if session.apart else turn.told
         for found, row, count in zip(texts, out.tokens, out.lengths, strict=True):
             said = [int(token) for token in row[: int(count)] if int(token) not in session.stop]
             found.append(continuation(lm, turn.fed, said))
-    return [row_of(found, session.turns) | of_retrieval(out.cache, policy, i) for i, found in enumerate(texts)]
+    return [row_of(found, session.turns) | {"read": read} | of_retrieval(out.cache, policy, i) for i, found in enumerate(texts)]
 
 
 def row_of(answers: Sequence[str], turns: Sequence[Turn]) -> dict[str, Any]:
