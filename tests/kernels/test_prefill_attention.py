@@ -174,6 +174,18 @@ def test_native_takes_three_kinds_of_numbers():
         op.prefill_attention(q.astype(jnp.float8_e4m3fn), k, v, offset=80, impl="native")
 
 
+@pytest.mark.usefixtures("native")
+def test_keys_and_values_of_two_kinds_are_not_read_as_one():
+    """C++ reads values as numbers of the keys' kind: wider ones would be garbage, narrower ones end before it does."""
+    q, k, v = make((1, 1, 2, 70, 70, 16), "float32")
+    for kinds in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        k, v = k.astype(kinds[0]), v.astype(kinds[1])
+        want = op.prefill_attention(q, k, v, offset=0, impl="xla")
+        assert_equal(op.prefill_attention(q, k, v, offset=0), want)
+        with pytest.raises(ValueError, match="native: takes keys and values alike"):
+            op.prefill_attention(q, k, v, offset=0, impl="native")
+
+
 def test_chunks_add_up_to_the_whole():
     q, k, v = make((1, 2, 2, 200, 200, 8), "float32")
     length = jnp.array([190], jnp.int32)

@@ -13,9 +13,12 @@ from kvjax.kernels.ragged_attention.native import KINDS
 def refuses(*operands, window: int | None = None) -> str | None:
     """Why these operands are not for this implementation, or None."""
     del window
-    found = {str(x.dtype) for x in operands[:2]}
+    k, found = operands[1], {str(x.dtype) for x in operands[:2]}
     if not found <= set(KINDS):
         return f"takes {', '.join(KINDS)}; got {', '.join(sorted(found))}"
+    v = operands[2]  # or what sums of columns take there, which is of another shape
+    if v.shape == k.shape and v.dtype != k.dtype:
+        return f"takes keys and values alike; got {k.dtype} and {v.dtype}"
     return native.missing()
 
 
