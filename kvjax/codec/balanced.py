@@ -9,7 +9,7 @@ from kvjax.codec.affine import Affine
 from kvjax.codec.codec import Codec
 from kvjax.evidence import Evidence, Need, QueryMax
 from kvjax.protocols import Decoder
-from kvjax.types import Keys, Mask
+from kvjax.types import Keys, Layer, Mask
 
 
 def balancer(q_max: Float32[Array, "b h d"], k: Float[Array, "b h n d"], real: Mask) -> Float32[Array, "b h d"]:
@@ -28,9 +28,18 @@ class Balanced(Codec):
 
     b is fitted on each prompt, on all its tokens, d numbers of 32 bits for each layer, row and KV head, and stays for what follows.
     Source: MiKV, arXiv 2402.18096, equations 2 to 4; under grouped queries the largest |q| of the group counts.
+    Raises: ValueError for a codec of pages, of all heads together, or one that is fitted on each prompt.
     """
 
     inner: Codec = Affine()
+
+    def __post_init__(self):
+        inner = self.inner
+        if isinstance(inner, Codec) and (inner.page > 1 or inner.fitted or inner.across_heads):
+            raise ValueError(f"balanced keys are coded token by token, by a codec that no prompt fits; got {inner!r}")
+
+    def at(self, layer: Layer) -> "Balanced":
+        return self.replace(inner=self.inner.at(layer))
 
     @property
     def needs(self) -> frozenset[Need]:

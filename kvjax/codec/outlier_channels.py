@@ -47,9 +47,13 @@ class OutlierChannels(Wrapped):
 
     def __post_init__(self):
         super().__post_init__()
-        codecs = [codec for codec in (self.codec, self.outside) if isinstance(codec, Codec)]
+        codecs = [codec for codec in self.inner if isinstance(codec, Codec)]
         if self.count < 1 or any(self.size % codec.page for codec in codecs):
             raise ValueError(f"1 channel or more, and whole pages of {[codec.page for codec in codecs]} slots; got {self!r}")
+
+    @property
+    def inner(self) -> tuple[Codec, ...]:
+        return self.codec, self.outside
 
     @property
     def page(self) -> int:

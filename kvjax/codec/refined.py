@@ -29,6 +29,10 @@ class Refined(Wrapped):
 
     rest: Codec
 
+    @property
+    def inner(self) -> tuple[Codec, ...]:
+        return self.codec, self.rest
+
     def at(self, layer: Layer) -> "Refined":
         return self.replace(codec=self.codec.at(layer), rest=self.rest.at(layer))
 

@@ -9,17 +9,23 @@ from kvjax.types import Layer
 
 @struct.dataclass
 class Wrapped(Codec):
-    """What codecs around one other share.
+    """What codecs around others share.
 
     Args:
-        codec: the other; not one that is fitted on each prompt.
+        codec: the other, or the first of them; none that is fitted on each prompt.
     """
 
     codec: Codec
 
     def __post_init__(self):
-        if isinstance(self.codec, Codec) and type(self.codec).fit is not Codec.fit:
-            raise ValueError(f"{type(self).__name__} takes no codec that is fitted on each prompt; got {self.codec!r}")
+        for codec in self.inner:
+            if isinstance(codec, Codec) and (type(codec).fit, type(codec).fit_to) != (Codec.fit, Codec.fit_to):
+                raise ValueError(f"{type(self).__name__} takes no codec that is fitted on each prompt; got {codec!r}")
+
+    @property
+    def inner(self) -> tuple[Codec, ...]:
+        """The codecs that this one is around."""
+        return (self.codec,)
 
     @property
     def page(self) -> int:

@@ -11,9 +11,12 @@ import pytest
 
 from kvjax.codec import (
     Affine,
+    Balanced,
+    ChannelRange,
     Fp8,
     Haar,
     Hadamard,
+    KeptChannels,
     Levels,
     LowRank,
     Normed,
@@ -292,6 +295,10 @@ REFUSED = {
     "low rank of half pages": (lambda: LowRank(Affine(group=32, reduce="token"), size=48), "whole pages"),
     "no rank": (lambda: LowRank(AFFINE, rank=0), "rank 1"),
     "no outlier channel": (lambda: OutlierChannels(AFFINE, AFFINE, count=0), "1 channel"),
+    "norms around what a prompt fits": (lambda: Normed(KeptChannels()), "fitted on each prompt; got KeptChannels"),
+    "an error that a prompt fits": (lambda: Refined(AFFINE, rest=ChannelRange()), "fitted on each prompt; got ChannelRange"),
+    "balanced pages": (lambda: Balanced(Affine(reduce="token")), "token by token"),
+    "balanced ranges of a prompt": (lambda: Balanced(ChannelRange()), "token by token"),
 }
 
 
