@@ -21,7 +21,7 @@ class RefinedRows:
 
 @struct.dataclass
 class Refined(Wrapped):
-    """x ≈ c(x) + e(x - c(x)), both of single slots.
+    """x ≈ c(x) + e(x - c(x)).
 
     Args:
         rest: e, what codes the first one's error.

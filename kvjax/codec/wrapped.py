@@ -1,5 +1,7 @@
 """What codecs around another codec share."""
 
+import math
+
 from flax import struct
 
 from kvjax.codec.codec import Codec
@@ -29,7 +31,15 @@ class Wrapped(Codec):
 
     @property
     def page(self) -> int:
-        return self.codec.page
+        return math.lcm(*(codec.page for codec in self.inner))
+
+    @property
+    def across_heads(self) -> bool:
+        return any(codec.across_heads for codec in self.inner)
+
+    @property
+    def together(self) -> bool:
+        return any(codec.together for codec in self.inner)
 
     def at(self, layer: Layer) -> "Wrapped":
         return self.replace(codec=self.codec.at(layer))

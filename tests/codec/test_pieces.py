@@ -220,6 +220,13 @@ def test_a_refined_codec_loses_less():
     assert Refined(coarse, rest=AFFINE).bits_a_number(16) == coarse.bits_a_number(16) + AFFINE.bits_a_number(16)
 
 
+def test_an_error_may_be_coded_in_pages():
+    codec = Refined(AFFINE, rest=Affine(bits=2, group=8, reduce="token"))
+    assert codec.page == 8
+    rows, pool = codec.encode(X), codec.rows(32, 16, jnp.float32)
+    assert [x.shape[2:] for x in jax.tree.leaves(rows)] == [x.shape for x in jax.tree.leaves(pool)]
+
+
 @pytest.mark.parametrize("orthogonal", [False, True])
 def test_sketches_estimate_products_without_bias(orthogonal):
     """Over many directions the products q·k^ are those of q·k on average, and their spread is the variance that signs have."""

@@ -9,7 +9,8 @@ import pytest
 from flax import struct
 
 import kvjax
-from kvjax.codec import Affine, Codec
+from kvjax.allocate import Adaptive
+from kvjax.codec import Affine, Codec, Rotated, Transformed
 from kvjax.encode import AsIs, BlockFlush, ByCallback, OnHost, ProductQuantized, Slide, Stored, Windows
 from kvjax.retrieve import TopP
 from tests.conftest import ids_of, policy_of
@@ -64,6 +65,23 @@ def region(pre, layer, h, pos):
 
 def coded(x, axis=1):
     return reference.dequantise(reference.quantise(x, bits=4, group=8, axis=axis, store=np.float16))
+
+
+def test_codes_of_all_heads_stay_so_inside_another_codec(lm):
+    """Heads keep different tokens: the i-th slots that they keep are one code, not those of one token."""
+    basis = np.stack([np.linalg.qr(np.random.default_rng(layer).normal(size=(32, 32)))[0] for layer in range(3)])
+    whole = Transformed(AsIs(), basis=basis, mean=np.zeros((3, 32)), origin="toy")
+    policy = kvjax.methods.knorm(budget=24).replace(encode=Stored(keys=Rotated(whole)))
+    pre = kvjax.prefill(lm, ids_of(90), needs=policy)
+    cache = kvjax.compress(pre, policy)
+    for layer in range(3):
+        first, second = kept = cache.kept(layer)[0]
+        assert set(first) != set(second)
+        for h in range(2):
+            got, want = held(cache, policy.encode, layer, 0, h)[0], region(pre, layer, h, kept[h])[0]
+            np.testing.assert_allclose(got, want, atol=1e-4)
+    with pytest.raises(ValueError, match="all hold as many"):
+        kvjax.compress(pre, policy.replace(allocate=Adaptive()))
 
 
 WINDOWED = {
