@@ -38,8 +38,8 @@ class ChannelSeparable(Codec):
         block: slots that share their own c; 0: a prompt's is fitted, and stays for what follows.
         store: dtype of c, of steps and of minima.
 
-    A row is the i-th slot of every head, whichever tokens these are. Its step and minimum are kept with each head's slot: b + 32 /
-    d bits a number, and 16 / n, or 16 / block, for c.
+    A row is the i-th slot of every head, whichever tokens these are; zeros of a head that holds fewer. Its step and minimum are
+    kept with each head's slot: b + 32 / d bits a number, and 16 / n, or 16 / block, for c.
     Source: ZipCache, arXiv 2405.14256, section 4.1, algorithm 1. Differs: it divides in float32, the release in the data's dtype.
     Raises: ValueError for other bits or another store.
     """

@@ -230,10 +230,12 @@ def _write_pages(
 
 @jax.jit
 def _pages_of(codec, window, x, params, order, count):
-    """The pages of a layer's kept slots, and how many slots of each head are coded."""
+    """The pages of a layer's kept slots, zeros behind a head's last, and how many slots of each head are coded."""
     n = order.shape[-1]
     order = jnp.pad(order, ((0, 0), (0, 0), (0, -n % codec.page)), mode="edge")
-    rows = codec.encode(jnp.take_along_axis(x, order[..., None], 2), order, params)
+    there = jnp.arange(order.shape[-1], dtype=jnp.int32) < count[..., None]
+    kept = jnp.where(there[..., None], jnp.take_along_axis(x, order[..., None], 2), 0)
+    rows = codec.encode(kept, order, params)
     return rows, count if window is None else window.coded(count)
 
 

@@ -10,7 +10,7 @@ from flax import struct
 
 import kvjax
 from kvjax.allocate import Adaptive
-from kvjax.codec import Affine, Codec, Rotated, Transformed
+from kvjax.codec import Affine, ChannelSeparable, Codec, Rotated, Transformed
 from kvjax.encode import AsIs, BlockFlush, ByCallback, OnHost, ProductQuantized, Slide, Stored, Windows
 from kvjax.retrieve import TopP
 from tests.conftest import ids_of, policy_of
@@ -82,6 +82,21 @@ def test_codes_of_all_heads_stay_so_inside_another_codec(lm):
             np.testing.assert_allclose(got, want, atol=1e-4)
     with pytest.raises(ValueError, match="all hold as many"):
         kvjax.compress(pre, policy.replace(allocate=Adaptive()))
+
+
+def test_the_padding_of_a_prompt_is_in_no_code(lm):
+    """Where heads hold more or fewer slots, rows that are coded together are of fewer heads towards their end."""
+    policy = kvjax.methods.knorm(budget=24).replace(allocate=Adaptive(), encode=Stored(values=ChannelSeparable(4)))
+    pre = kvjax.prefill(lm, ids_of(90), needs=policy)
+    row = pre.rows[0]
+    assert row.v[0].shape[2] > 90
+    other = pre.replace(rows=(row.replace(v=jax.tree.map(lambda x: x.at[..., 90:, :].set(50.0), row.v)),))
+    one, two = (kvjax.compress(x, policy) for x in (pre, other))
+    assert len(np.unique(one.lengths)) > 1
+    for layer in range(3):
+        for h in range(2):
+            got, want = (held(cache, policy.encode, layer, 0, h)[1] for cache in (two, one))
+            np.testing.assert_array_equal(got, want)
 
 
 WINDOWED = {
