@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Float32, Int32, PyTree
+from jaxtyping import Array, Float, Int32, PyTree
 
 from kvjax.codec.affine import BITS, STORES, affine, restored
 from kvjax.codec.codec import Codec
@@ -23,10 +23,10 @@ class SeparableRows:
     size: Number = None
 
 
-def channel_size(x: Float[Array, "*a n d"], valid: Array) -> Float32[Array, "*a d"]:
-    """c_j = sqrt(max_t |x_tj|) over valid rows; 1 for a channel of zeros."""
-    top = jnp.where(valid[..., None], jnp.abs(x.astype(jnp.float32)), 0.0).max(-2)
-    return jnp.where(top > 0, jnp.sqrt(top), 1.0)
+def channel_size(x: Float[Array, "*a n d"], valid: Array, store: DTypeLike) -> Float[Array, "*a d"]:
+    """c_j = sqrt(max_t |x_tj|) over valid rows, rounded to `store`; 1 where that is 0."""
+    size = jnp.sqrt(jnp.where(valid[..., None], jnp.abs(x.astype(jnp.float32)), 0.0).max(-2)).astype(store)
+    return jnp.where(size > 0, size, jnp.ones((), size.dtype))
 
 
 @struct.dataclass
@@ -68,7 +68,7 @@ class ChannelSeparable(Codec):
         return SeparableRows(jnp.zeros((slots, words(d, self.bits)), jnp.uint32), one(), one(), size)
 
     def fit(self, x: Keys, valid: Mask) -> PyTree:
-        return channel_size(x, valid).astype(self.store)
+        return channel_size(x, valid, self.store)
 
     @property
     def fitted(self) -> bool:
@@ -79,7 +79,7 @@ class ChannelSeparable(Codec):
         b, h, n, d = x.shape
         if self.block:
             pages = x.reshape(b, h, n // self.block, self.block, d)
-            size = channel_size(pages, jnp.ones(pages.shape[:-1], bool)).astype(self.store)
+            size = channel_size(pages, jnp.ones(pages.shape[:-1], bool), self.store)
             divided = x.astype(jnp.float32) / jnp.repeat(size.astype(jnp.float32), self.block, 2)
         else:
             size = None

@@ -13,6 +13,7 @@ from kvjax.codec import (
     Affine,
     Balanced,
     ChannelRange,
+    ChannelSeparable,
     Fp8,
     Haar,
     Hadamard,
@@ -225,6 +226,14 @@ def test_an_error_may_be_coded_in_pages():
     assert codec.page == 8
     rows, pool = codec.encode(X), codec.rows(32, 16, jnp.float32)
     assert [x.shape[2:] for x in jax.tree.leaves(rows)] == [x.shape for x in jax.tree.leaves(pool)]
+
+
+@pytest.mark.parametrize("block", [0, 8])
+def test_a_channel_too_small_for_its_size_is_zero(block):
+    """Its size, of 16 bits, would be 0, and all numbers of the row be divided by it."""
+    x, codec = X.at[..., 3].set(1e-16), ChannelSeparable(bits=8, block=block)
+    params = () if block else codec.fit(x, jnp.ones(x.shape[:3], bool))
+    np.testing.assert_allclose(codec.decode(codec.encode(x, None, params), jnp.float32, params), x, atol=0.05)
 
 
 @pytest.mark.parametrize("orthogonal", [False, True])
