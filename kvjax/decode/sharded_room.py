@@ -28,7 +28,7 @@ def check_sharded(
     check_form(lm.decoder, cache.one, policy)
     check_mark(lm, cache.numbers("made_by"))
     if sizes(cache.mesh)[1] > 1:
-        _check_heads_apart(policy)
+        check_heads_apart(policy)
     position, new = cache.numbers("position")[:, 0].reshape(-1), cache.by_group(np.broadcast_to(new_tokens, cache.shape[1]))
     regions = (_by_row(cache.numbers(name)) for name in ("length", "budget"))
     check_rows(lm.decoder, policy, position, *regions, new, block=block)
@@ -44,13 +44,16 @@ def _by_row(x: Int[np.ndarray, "g n l b h"]) -> Int[np.ndarray, "l rows heads"]:
     return x.transpose(2, 0, 3, 1, 4).reshape(layers, groups * b, devices * h)
 
 
-def _check_heads_apart(policy: Policy) -> None:
-    """Raise ValueError for a policy whose decoding reads more than one head at a time, or tables by head."""
+def check_heads_apart(policy: Policy) -> None:
+    """Raise ValueError for a policy whose decoding reads, or codes, more than one head at a time, or reads tables by head."""
     tables = [x for x in jax.tree.leaves((policy.retrieve, policy.encode)) if np.ndim(x)]
-    if type(policy.retrieve) is not FullAttention or policy.when.decoding or policy.encode.parted or tables:
+    parted = policy.encode.parted or any(codec.across_heads for codec in policy.encode.codecs)
+    if type(policy.retrieve) is not FullAttention or policy.when.decoding or parted or tables:
         raise ValueError(
-            "with KV heads on several devices each head is read by itself and nothing is evicted while decoding: use "
-            f"retrieve=FullAttention(), when=AfterPrefill() and codecs without tables, or kvjax.mesh(rows=...); got {policy!r}"
+            "with KV heads on several devices each head is read by itself, and coded by itself, and nothing is evicted while "
+            "decoding: use retrieve=FullAttention(), when=AfterPrefill() and codecs of single heads without tables, or "
+            "kvjax.mesh(rows=...); "
+            f"got {policy!r}"
         )
 
 

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import kvjax
+from kvjax.codec import ChannelSeparable
+from kvjax.decode.sharded_room import check_heads_apart
+from kvjax.encode import BlockFlush, Stored
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -31,6 +36,13 @@ def holds(*processes: subprocess.Popen) -> None:
 
 def test_tokens_bytes_and_balance_on_eight_devices():
     holds(start(8, "eight_devices"))
+
+
+def test_codes_of_all_heads_are_refused_over_heads():
+    """A device would make them of its own heads alone."""
+    coded = Stored(values=ChannelSeparable(bits=4, block=8), window=BlockFlush(8))
+    with pytest.raises(ValueError, match="coded by itself.*kvjax.mesh"):
+        check_heads_apart(kvjax.Policy(encode=coded))
 
 
 @pytest.mark.slow
