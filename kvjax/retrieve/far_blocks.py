@@ -53,7 +53,8 @@ class FarBlocks(Retriever):
 
     Layers with a sliding window read it as it is. Needs keys stored un-rotated (`Stored(positions=Clamped(sizes.local))`) and every
     slot of the prompt.
-    Raises: ValueError for other positions, for heads that do not hold the whole prompt, for a policy that evicts while decoding.
+    Raises: ValueError for other positions, for exact windows and codes of several slots, for heads that do not hold the whole
+    prompt, for a policy that evicts while decoding.
     Source: InfLLM, arXiv 2402.04617, section 3. Differs: decoded tokens are read one by one and fill no blocks; mass is counted to
     the end of the prompt; there is no cache of fetched blocks: where values live is `Stored(placement=...)`.
     """
@@ -138,6 +139,11 @@ class FarBlocks(Retriever):
     def _check(self, encode: Encoder) -> None:
         if encode.positions != Clamped(self.sizes.local):
             raise ValueError(f"FarBlocks needs Stored(positions=Clamped({self.sizes.local})); got {encode.positions!r}")
+        if encode.stepwise or encode.page > 1:
+            raise ValueError(
+                "FarBlocks reads regions from some slot on and slots one by one, which an exact window and codes of several slots "
+                f"do not allow: use codecs of single slots and no window; got {encode!r}"
+            )
 
 
 def _over(q: Queries, cache: Cache, context: AttendContext, places: Int32[Array, "b n"], real: Array) -> Part:

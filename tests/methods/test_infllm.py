@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import kvjax
-from kvjax.encode import Clamped
+from kvjax.codec import Affine
+from kvjax.encode import Clamped, Slide, Stored
 from kvjax.far_blocks import FarSizes, best_blocks, relevance, representatives
 from kvjax.join import joined
 from kvjax.prefill import FarBlockAttention
@@ -174,6 +175,15 @@ def test_other_numbers_of_tokens_compile_nothing(lm):
     with compilations() as seen:
         go(1)
     assert seen == []
+
+
+PAGES = Affine(bits=8, group=8, reduce="token")
+
+
+@pytest.mark.parametrize("stored", [dict(keys=Affine(8, 16), window=Slide(16)), dict(keys=PAGES, whole=True)])
+def test_windows_and_pages_begin_where_regions_do(stored):
+    with pytest.raises(ValueError, match="reads regions from some slot on"):
+        FarBlocks(SIZES)._check(Stored(positions=Clamped(40), **stored))
 
 
 def test_what_does_not_fit_is_said_at_once(lm, run):
