@@ -24,7 +24,7 @@ def keys_at(seed: Number, *where: PyTree) -> Array:
 
 
 def uniform_at(seed: Number, *where: PyTree) -> Float32[Array, "..."]:
-    """u ~ U[0, 1) at every index, 24 bits each."""
+    """u ~ U[0, 1) at every index, a multiple of 2^-23."""
     keys = keys_at(seed, *where)
     return jax.vmap(jax.random.uniform)(keys.reshape(-1)).reshape(keys.shape)
 
