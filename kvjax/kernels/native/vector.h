@@ -185,7 +185,7 @@ inline Vec exponential(const Vec& x) {
   p = p * r * r + r + 1.0f;
   const Ints power = (bits_of<Ints>(shifted) - bits_of<int32_t>(ROUND) + 127) << 23;
   const Vec found = p * bits_of<Vec>(power);
-  return x > -87.0f ? found : Vec{};
+  return x <= -87.0f ? Vec{} : found;  // of NaN NaN
 }
 
 // n numbers as float32.
