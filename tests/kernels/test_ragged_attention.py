@@ -73,6 +73,15 @@ def biases(start, length, slots: int, seed=0):
     return bias
 
 
+@pytest.mark.parametrize("impl", ["reference", "xla", "native"])
+def test_nan_in_a_key_is_not_swallowed(impl):
+    """Of the head that holds it, and of no other."""
+    q, k, v, pos, start, length, q_pos = make([[40, 700]], 2, 1, 16, "float32")
+    k = k.at[start[0, 1] + 300, 5].set(jnp.nan)
+    out, _ = op.ragged_attention(q, k, v, pos, start, length, q_pos, impl=impl)
+    assert np.isfinite(out[0, 0]).all() and np.isnan(out[0, 1]).all()
+
+
 def check(impl, operands, dtype, window, cap, bias=None):
     """attention and probs of one implementation against the oracle."""
     q, k, v, pos, start, length, q_pos = operands
