@@ -117,4 +117,5 @@ def _cache(decoder: Any, policy: Policy, row: Row, slots: int, **regions: Any) -
         tails=policy.encode.empty_tails(regions["start"].shape, decoder.head_dim, row.k[0].dtype),
         placement=policy.encode.placement,
         positions=policy.encode.positions,
+        codecs=policy.encode.words,
     )  # fmt: skip
