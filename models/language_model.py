@@ -74,9 +74,12 @@ class LanguageModel:
         """Bytes of the parameters."""
         return weights.nbytes(self.params)
 
-    def encode(self, text: str | Chat) -> list[int]:
-        """Return token ids of a string or of a chat (see `Tokenizer.encode`). Raises ValueError without a tokenizer."""
-        return self._tokenizer().encode(text)
+    def encode(self, text: str | Chat, *, add_special_tokens: bool = True) -> list[int]:
+        """Return token ids of a string or of a chat (see `Tokenizer.encode`). Raises ValueError without a tokenizer.
+
+        A string that goes on from a cache's text is encoded with `add_special_tokens=False`.
+        """
+        return self._tokenizer().encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Any) -> str:
         """Return the text of token ids. Raises ValueError without a tokenizer."""

@@ -27,16 +27,23 @@ class Tokenizer:
         own = () if inner.eos_token_id is None else (inner.eos_token_id,)
         self.inner, self.stop_ids = inner, tuple(dict.fromkeys((*stop_ids, *own)))
 
-    def encode(self, text: str | Chat) -> list[int]:
+    def encode(self, text: str | Chat, *, add_special_tokens: bool = True) -> list[int]:
         """Return ids: of a string with the tokenizer's own rule for special tokens, of a chat through its template.
 
         A chat ends with the template's opening of the assistant's turn.
 
+        Args:
+            add_special_tokens: False for a string that goes on from a text that was read: many tokenizers (Llama's, Mistral's)
+                put an opening token before every other.
+
         Raises:
-            ValueError: no chat template, or one that fails; no list of {"role", "content"}; text that is no Unicode.
+            ValueError: no chat template, or one that fails; no list of {"role", "content"}; text that is no Unicode; a chat
+                without its template's special tokens.
         """
         if isinstance(text, str):
-            return list(self.inner(_unicode(text)).input_ids)
+            return list(self.inner(_unicode(text), add_special_tokens=add_special_tokens).input_ids)
+        if not add_special_tokens:
+            raise ValueError("a chat has the special tokens of its template: pass a string, or leave add_special_tokens=True")
         if not all(isinstance(turn, dict) and "role" in turn and "content" in turn for turn in text):
             raise ValueError(f'expected a string or a chat [{{"role": ..., "content": ...}}, ...], got {text!r}')
         if not text:

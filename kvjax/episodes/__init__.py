@@ -18,8 +18,10 @@ BibTeX:
     }
 
 Example:
-    episodes = kvjax.episodes.build(lm, [lm.encode(line) for line in conversation], budget=512)
-    out = kvjax.episodes.answer(lm, episodes, lm.encode("Where did Ann go in May?"), max_new_tokens=32)
+    lines = [lm.encode(line, add_special_tokens=i == 0) for i, line in enumerate(conversation)]
+    episodes = kvjax.episodes.build(lm, lines, budget=512)
+    query = lm.encode("Where did Ann go in May?", add_special_tokens=False)
+    out = kvjax.episodes.answer(lm, episodes, query, max_new_tokens=32)
 """
 
 from kvjax.episodes.build import Episodes, answer, build

@@ -154,6 +154,9 @@ def test_tokenizers(pre, bos, llama_hf, tensors, tmp_path):
     pieces = [VOCAB[i] for i in ids]
     assert pieces == ["<|a|>"] * bos + ["hi", "Ġhi", "<|b|>", "1", "2", "<use>"]
     assert lm.decode(ids[bos:]) == "hi hi<|b|>12<use>" and lm.stop_ids == (1,) and lm.encode("") == [0] * bos
+    assert lm.encode("hi hi<|b|>12<use>", add_special_tokens=False) == ids[bos:]
+    with pytest.raises(ValueError, match="special tokens of its template"):
+        lm.encode([{"role": "user", "content": "hi"}], add_special_tokens=False)
     with pytest.raises(ValueError, match="no chat template"):
         lm.encode([{"role": "user", "content": "hi"}])
 
