@@ -77,14 +77,19 @@ def share_of(budget: Number, length: Int32[Array, " b"]) -> Float32[Array, " b"]
 def whole_share(count: Number, share: Number) -> Int32[Array, "*x"]:
     """floor(count · share) inside a program, with room for a share that is a decimal rounded to float32: 0.29 of 100 is 29.
 
-    A product that lies less than 2^-23 of itself below a whole number is that number: of shares in thousandths none of a few
-    thousand tokens, of 131,072 tokens one in 300.
+    A product that lies less than 2^-23 of itself below a whole number is that number; up to 4,096 tokens no other share in
+    thousandths is.
     """
     return jnp.floor(count * share * (1 + 2.0**-23) + 1e-6).astype(jnp.int32)
 
 
+def asked_in(budget: Number, length: Int32[Array, " b"]) -> Int32[Array, " b"]:
+    """`slots_of` inside a program, in float32: a whole number as it is, a share as floor(share · length), at least 1."""
+    if jnp.issubdtype(jnp.result_type(budget), jnp.integer):
+        return jnp.broadcast_to(jnp.asarray(budget, jnp.int32), length.shape)
+    return jnp.maximum(whole_share(length, jnp.asarray(budget, jnp.float32)), 1)
+
+
 def slots_in(budget: Number, length: Int32[Array, " b"]) -> Int32[Array, " b"]:
-    """A budget inside a program as slots of `length` tokens, at least 1: see `slots_of`."""
-    budget = jnp.asarray(budget)
-    slots = budget if jnp.issubdtype(budget.dtype, jnp.integer) else jnp.floor(length * budget * (1 + 1e-6))
-    return jnp.clip(jnp.broadcast_to(slots, length.shape).astype(jnp.int32), 1, length)
+    """A budget inside a program as slots that `length` tokens fill, at least 1."""
+    return jnp.clip(asked_in(budget, length), 1, length)

@@ -33,7 +33,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from kvjax import evidence as ev
-from kvjax.budget import whole_share
+from kvjax.budget import asked_in
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import plan_regions
 from kvjax.checks import check_slots
@@ -49,7 +49,7 @@ from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder
 from kvjax.stage import Retriever
-from kvjax.types import ALIGN, SLACK, Number
+from kvjax.types import ALIGN, SLACK
 from kvjax.weights_mark import UNKNOWN
 
 
@@ -86,7 +86,7 @@ def _compress(pre: Prefilled, policy: Policy, *, slots: int) -> KVCache:
 def plan(row: PrefilledRow, policy: Policy) -> Decision:
     """What stays of one prompt: `Decision`, on the device."""
     found: RowScores = score_row(row, policy, range(len(row.k)))
-    asked = _slots_of(policy.budget, row.length)
+    asked = asked_in(policy.budget, row.length)
     mean = jnp.minimum(asked, row.length)
     keep, _, planned = plan_row(
         policy.allocate, policy.select, found.scores, found.second, found.measured, row.length, mean, window=windows_of(row, policy)
@@ -155,13 +155,6 @@ def decode(
     fed = None if tokens is None else jnp.swapaxes(tokens, 0, 1)
     cache, (chosen, logits) = lax.scan(one, cache, fed, length=steps)
     return jnp.swapaxes(chosen, 0, 1), jnp.swapaxes(logits, 0, 1), cache
-
-
-def _slots_of(budget: Number, length: Int32[Array, "1"]) -> Int32[Array, "1"]:
-    """A budget as slots per KV head: whole numbers as they are, shares as floor(share · length) in float32, at least 1."""
-    if jnp.issubdtype(jnp.result_type(budget), jnp.integer):
-        return jnp.broadcast_to(jnp.asarray(budget, jnp.int32), length.shape)
-    return jnp.maximum(whole_share(length, jnp.asarray(budget, jnp.float32)), 1)
 
 
 def _check(pre: Prefilled, policy: Policy) -> None:

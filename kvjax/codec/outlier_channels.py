@@ -64,7 +64,6 @@ class OutlierChannels(Wrapped):
 
     def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         super().check(model, length, mean_budget)
-        self.outside.check(model, length, mean_budget)
         if self.count >= model.head_dim:
             raise ValueError(f"{self.count} outlier channels leave none of the model's {model.head_dim}: lower count")
 

@@ -7,7 +7,6 @@ from jaxtyping import Array, Int32, PyTree
 
 from kvjax.codec.codec import Codec
 from kvjax.codec.wrapped import Wrapped
-from kvjax.protocols import Decoder
 from kvjax.types import Keys, Layer
 
 
@@ -35,10 +34,6 @@ class Refined(Wrapped):
 
     def at(self, layer: Layer) -> "Refined":
         return self.replace(codec=self.codec.at(layer), rest=self.rest.at(layer))
-
-    def check(self, model: Decoder, length: int, mean_budget: int) -> None:
-        self.codec.check(model, length, mean_budget)
-        self.rest.check(model, length, mean_budget)
 
     def rows(self, slots: int, d: int, dtype: DTypeLike) -> RefinedRows:
         return RefinedRows(self.codec.rows(slots, d, dtype), self.rest.rows(slots, d, dtype))

@@ -24,7 +24,7 @@ class Rotated(Wrapped):
 
     def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         self.rotation.check(model)
-        self.codec.check(model, length, mean_budget)
+        super().check(model, length, mean_budget)
 
     def rows(self, slots: int, d: int, dtype: DTypeLike) -> PyTree:
         return self.codec.rows(slots, d, dtype)

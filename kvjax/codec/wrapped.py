@@ -45,4 +45,5 @@ class Wrapped(Codec):
         return self.replace(codec=self.codec.at(layer))
 
     def check(self, model: Decoder, length: int, mean_budget: int) -> None:
-        self.codec.check(model, length, mean_budget)
+        for codec in self.inner:
+            codec.check(model, length, mean_budget)

@@ -52,8 +52,7 @@ def check_heads_apart(policy: Policy) -> None:
         raise ValueError(
             "with KV heads on several devices each head is read by itself, and coded by itself, and nothing is evicted while "
             "decoding: use retrieve=FullAttention(), when=AfterPrefill() and codecs of single heads without tables, or "
-            "kvjax.mesh(rows=...); "
-            f"got {policy!r}"
+            f"kvjax.mesh(rows=...); got {policy!r}"
         )
 
 
