@@ -16,6 +16,8 @@ from kvjax.types import SLACK
 DENSE, BITS = ("float32", "bfloat16"), (8, 4, 2)
 #: Layers in one program, so that none finds its slots in a cache.
 LAYERS = 4
+#: A layer's keys and values.
+Layer = tuple[jax.Array, jax.Array] | tuple[Packed, Packed]
 
 
 def pieces() -> int:
@@ -25,14 +27,16 @@ def pieces() -> int:
 
 def quantised(
     slots: int = 16384, heads: int = 8, d: int = 128, *, groups: Sequence[int] = (4,), group: int = 32, along: str = "token",
-    layers: int = LAYERS, rounds: int = 20, dtype: str = "float32", impl: str | None = None, done: Callable = lambda count: None,
+    layers: int = LAYERS, same: bool = False, rounds: int = 20, dtype: str = "float32", impl: str | None = None,
+    done: Callable = lambda count: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Time attention of one query a row over `heads` regions of `slots`.
 
     Args:
         groups: query heads of a KV head, one after the other.
         group: numbers that share a step of 16 bits.   along: of keys, "token" (pages, KIVI) or "channel"; values: "channel".
-        layers: in one program, each over slots of its own.   rounds: counted runs; medians are reported.
+        layers: in one program, each over slots of its own.   same: or all over the same ones: few enough of them stay in a
+        processor's cache, and what is left is the arithmetic.   rounds: counted runs; medians are reported.
         dtype: of the queries: on a GPU the products are in it.
         impl: of the attention over codes; None lets the library choose.
 
@@ -45,12 +49,14 @@ def quantised(
     """
     if slots % group or d % group:
         raise ValueError(f"slots and the head dimension must be multiples of the group of {group}; got {slots} and {d}")
-    pools = {name: _dense(slots, heads, d, layers, name) for name in DENSE}
-    pools |= {f"{bits} bits": _packed(slots, heads, d, layers, bits=bits, group=group, along=along) for bits in BITS}
-    share = slots * heads / _rows(slots, heads) / layers  # without the slack at a pool's end
+    own = 1 if same else layers
+    pools = {name: _dense(slots, heads, d, own, name) for name in DENSE}
+    pools |= {f"{bits} bits": _packed(slots, heads, d, own, bits=bits, group=group, along=along) for bits in BITS}
+    share = slots * heads / _rows(slots, heads) / own  # without the slack at a pool's end
     sizes = {name: round(share * sum(x.nbytes for x in jax.tree.leaves(made))) for name, made in pools.items()}
     cells = {f"{g} query heads a KV head": _measure(pools, slots, heads, d, g, layers, rounds, dtype, impl, done) for g in groups}
-    words = f"{heads} KV heads of {slots} slots, d = {d}, groups of {group} along {along}s, {layers} layers in a program"
+    program = f"{layers} layers in a program" + ", all of the same slots" * same
+    words = f"{heads} KV heads of {slots} slots, d = {d}, groups of {group} along {along}s, {program}"
     return conditions("quantised", dtype, words) | {"memory": sizes, "cells": cells}
 
 
@@ -108,12 +114,14 @@ def _side(key: jax.Array, *, rows: int, heads: int, slots: int, d: int, bits: in
     )  # fmt: skip
 
 
-def _chained(name: str, made: list, q: jax.Array, slots: int, heads: int, layers: int, impl: str | None) -> Callable[[], Any]:
-    """A layer's queries follow from the layer's before, as in a decode step."""
+def _chained(
+    name: str, made: list[Layer], q: jax.Array, slots: int, heads: int, layers: int, impl: str | None
+) -> Callable[[], Any]:
+    """A layer's queries follow from the layer's before, as in a decode step; layers go round over what is made."""
     where = _where(slots, heads)
 
     def run(x, made, where):
-        for k, v in made:
+        for k, v in (made[i % len(made)] for i in range(layers)):
             if isinstance(k, Packed):
                 x = x + packed_attention(x, k, v, *where, impl=impl)[0]
             else:

@@ -38,6 +38,7 @@ def quantised(
     group: Annotated[int, typer.Option(min=4, help="Numbers that share a step.")] = 32,
     along: Annotated[str, typer.Option(help="Groups of keys: token or channel.")] = "token",
     layers: Annotated[int, typer.Option(min=1, help="Layers in a program.")] = 4,
+    same: Annotated[bool, typer.Option("--same", help="Layers read the same slots: of few, arithmetic is left.")] = False,
     dtype: Dtype = "float32",
     impl: Impl = None, rounds: Rounds = 20, json_file: JsonFile = None,
 ) -> None:  # fmt: skip
@@ -51,8 +52,8 @@ def quantised(
     many = _tokens(groups, "--groups", "such as 1,4")
     with measuring("quantised", len(many) * pieces() * runs(rounds, STREAK)) as done:
         result = bench(
-            slots, heads, dimension, groups=many, group=group, along=along, layers=layers, rounds=rounds, dtype=dtype, impl=impl,
-            done=done,
+            slots, heads, dimension, groups=many, group=group, along=along, layers=layers, same=same, rounds=rounds, dtype=dtype,
+            impl=impl, done=done,
         )  # fmt: skip
     show(result, json_file)
 

@@ -77,6 +77,9 @@ def test_attention_over_codes_is_judged_and_timed_beside_dense_attention(cli, tm
     sizes, numbers = result["memory"], 2 * 2 * 512 * 64
     wanted = {"float32": 32, "bfloat16": 16, "8 bits": 9, "4 bits": 5, "2 bits": 3}
     assert {name: round(8 * size / numbers, 1) for name, size in sizes.items()} == wanted
+    code, _, err = cli("bench", "quantised", *words, "--same", "--json", tmp_path / "same.json")
+    same = json.loads((tmp_path / "same.json").read_text())
+    assert code == 0 and same["memory"] == sizes and "2 layers in a program, all of the same slots" in same["shape"], err
     code, _, err = cli("bench", "quantised", "--along", "head")
     assert code == 2 and "tokens or channels" in err
     code, _, err = cli("bench", "quantised", "--groups", "1,x")
