@@ -60,6 +60,7 @@ void scores_of(const Operands& x, const Piece& piece, int64_t first, int64_t row
 template <class T>
 void values_of(const Operands& x, const Piece& piece, int64_t first, int64_t rows, float* room, float* weights, Ahead& ahead,
                float* out) {
+  ahead.some();
   const Exact exact(x.v_tail, piece);
   const int64_t d = x.q.d, coded = x.v_tail.in(piece);
   alignas(64) float own[ROWS * PIECE];
@@ -94,8 +95,10 @@ void attend(ffi::ThreadPool pool, const Operands& x, const int32_t* start, const
     by_readings(r, [&](int64_t rows, int64_t row) {
       alignas(64) float weights[ROWS * PIECE + WIDTH] = {};
       scores_of<T>(x, piece, first, row, rows, room.data(), values, weights);
+      values.some();
       adjust(where.seen(piece.list), Stretch{first}, piece.n, row, rows, weights, PIECE);
       const int64_t at = i * r + row;
+      values.some();
       for (int64_t one = 0; one < rows; ++one) softmax(weights + one * PIECE, piece.n, high + at + one, total + at + one);
       values_of<T>(x, piece, first, rows, room.data(), weights, keys, part + at * d);
     });

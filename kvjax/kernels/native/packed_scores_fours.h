@@ -37,32 +37,41 @@ inline void limbs_of_page(const float* q, const Vec& times, const T* scale, cons
   }
 }
 
-// Planes FIRST .. FIRST + PLANES - 1 of one row of words -> found[row][plane], summed within quarters; lane b is of byte b.
-template <int BITS, int R, int FIRST, int PLANES>
-inline void plane_products(const uint32_t* words, int64_t d, const __m512i* const (&q)[R], Vec (&found)[R][8 / BITS]) {
-  __m512i added[R][PLANES][LIMBS] = {};
-  for (int64_t c = 0; c < d; c += FOURS) {
-    __m512i x[4];
-    KVJAX_UNROLL for (int i = 0; i < 4; ++i) x[i] = unaligned<__m512i>(words + c + i * WIDTH);
-    interleave(x);
-    KVJAX_UNROLL for (int u = 0; u < 4; ++u)
-      KVJAX_UNROLL for (int p = 0; p < PLANES; ++p) {
-        const __m512i code = plane_of<BITS>(x[u], FIRST + p);
-        KVJAX_UNROLL for (int r = 0; r < R; ++r)
-          KVJAX_UNROLL for (int l = 0; l < LIMBS; ++l)
-            added[r][p][l] = _mm512_dpbusd_epi32(added[r][p][l], code, q[r][c / FOURS * OF_FOURS + u * LIMBS + l]);
-      }
-  }
-  KVJAX_UNROLL for (int r = 0; r < R; ++r)
-    KVJAX_UNROLL for (int p = 0; p < PLANES; ++p) found[r][FIRST + p] = whole<BITS>(added[r][p], FIRST + p);
+// Planes FIRST .. FIRST + PLANES - 1 of W rows of words -> found[word][row][plane], summed within quarters; lane b is of byte b.
+template <int BITS, int R, int W, int FIRST, int PLANES>
+inline void plane_products(const uint32_t* words, int64_t d, const __m512i* const (&q)[R], Ahead& ahead,
+                           Vec (&found)[W][R][8 / BITS]) {
+  __m512i added[W][R][PLANES][LIMBS] = {};
+  for (int64_t c = 0; c < d; c += FOURS)
+    KVJAX_UNROLL for (int w = 0; w < W; ++w) {
+      ahead.next();
+      __m512i x[4];
+      KVJAX_UNROLL for (int i = 0; i < 4; ++i) x[i] = unaligned<__m512i>(words + w * d + c + i * WIDTH);
+      interleave(x);
+      KVJAX_UNROLL for (int u = 0; u < 4; ++u)
+        KVJAX_UNROLL for (int p = 0; p < PLANES; ++p) {
+          const __m512i code = plane_of<BITS>(x[u], FIRST + p);
+          KVJAX_UNROLL for (int r = 0; r < R; ++r)
+            KVJAX_UNROLL for (int l = 0; l < LIMBS; ++l)
+              added[w][r][p][l] = _mm512_dpbusd_epi32(added[w][r][p][l], code, q[r][c / FOURS * OF_FOURS + u * LIMBS + l]);
+        }
+    }
+  KVJAX_UNROLL for (int w = 0; w < W; ++w)
+    KVJAX_UNROLL for (int r = 0; r < R; ++r)
+      KVJAX_UNROLL for (int p = 0; p < PLANES; ++p) found[w][r][FIRST + p] = whole<BITS>(added[w][r][p], FIRST + p);
 }
 
-// All planes, as many at once as there are registers for their sums.
-template <int BITS, int R, int FIRST>
-inline void planes_products(const uint32_t* words, int64_t d, const __m512i* const (&q)[R], Vec (&found)[R][8 / BITS]) {
-  constexpr int LEFT = 8 / BITS - FIRST, MOST = R == 1 ? 4 : R == 2 ? 2 : 1, NOW = LEFT < MOST ? LEFT : MOST;
-  plane_products<BITS, R, FIRST, NOW>(words, d, q, found);
-  if constexpr (NOW < LEFT) planes_products<BITS, R, FIRST + NOW>(words, d, q, found);
+// Planes that are summed at once, and rows of words that meet the same limbs: as many as there are registers for their sums.
+constexpr int planes_beside(int left, int rows) { return std::min(left, rows == 1 ? 4 : rows == 2 ? 2 : 1); }
+constexpr int words_beside(int many, int planes, int rows) { return std::clamp(4 / (rows * planes_beside(planes, rows)), 1, many); }
+
+// All planes of W rows of words.
+template <int BITS, int R, int W, int FIRST>
+inline void planes_products(const uint32_t* words, int64_t d, const __m512i* const (&q)[R], Ahead& ahead,
+                            Vec (&found)[W][R][8 / BITS]) {
+  constexpr int LEFT = 8 / BITS - FIRST, NOW = planes_beside(LEFT, R);
+  plane_products<BITS, R, W, FIRST, NOW>(words, d, q, ahead, found);
+  if constexpr (NOW < LEFT) planes_products<BITS, R, W, FIRST + NOW>(words, d, q, ahead, found);
 }
 
 // Where the sums of WIDTH slots are: slot s is code s % EACH of word s / EACH, and codes of a byte are planes of their own.
@@ -78,16 +87,16 @@ inline Ints slots_in_order() {
 template <int BITS, int R>
 void page_in_fours(const uint32_t* words, int64_t d, int64_t page, const __m512i* const (&q)[R], const float* step,
                    const float* rest, Ahead& ahead, float* out) {
-  constexpr int EACH = 32 / BITS, PLANES = 8 / BITS, MANY = WIDTH / EACH;
+  constexpr int EACH = 32 / BITS, PLANES = 8 / BITS, MANY = WIDTH / EACH, W = words_beside(MANY, PLANES, R);
   const __m512i order = bits_of<__m512i>(slots_in_order<BITS>());
   for (int64_t slot = 0; slot < page; slot += WIDTH, words += MANY * d) {
     Vec found[R][4];
-    KVJAX_UNROLL for (int w = 0; w < MANY; ++w) {
-      Vec own[R][PLANES];
-      ahead.next();
-      planes_products<BITS, R, 0>(words + w * d, d, q, own);
-      KVJAX_UNROLL for (int r = 0; r < R; ++r)
-        KVJAX_UNROLL for (int p = 0; p < PLANES; ++p) found[r][w * PLANES + p] = own[r][p];
+    KVJAX_UNROLL for (int first = 0; first < MANY; first += W) {
+      Vec own[W][R][PLANES];
+      planes_products<BITS, R, W, 0>(words + first * d, d, q, ahead, own);
+      KVJAX_UNROLL for (int w = 0; w < W; ++w)
+        KVJAX_UNROLL for (int r = 0; r < R; ++r)
+          KVJAX_UNROLL for (int p = 0; p < PLANES; ++p) found[r][(first + w) * PLANES + p] = own[w][r][p];
     }
     KVJAX_UNROLL for (int r = 0; r < R; ++r) {
       const Vec all = bits_of<Vec>(_mm512_permutexvar_ps(order, bits_of<__m512>(sums(found[r]))));
@@ -102,7 +111,9 @@ void pages_in_fours(const Rows<float>& q, const Codes& k, int64_t first, int64_t
   alignas(64) __m512i limbs[R][D / FOURS * OF_FOURS];
   const __m512i* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = limbs[r];
-  ahead.in((n + k.each - 1) / k.each);
+  constexpr int NOW = planes_beside(8 / BITS, R), TURNS = (8 / BITS + NOW - 1) / NOW;
+  // A fifth is left for what comes between keys and values, so that memory does not wait then.
+  ahead.in((n + k.each - 1) / k.each * TURNS * D / FOURS * 5 / 4);
   by_type(*k.scale, [&](auto type) {
     using T = decltype(type);
     const T *scale = data<T>(*k.scale) + first / k.page * D, *low = data<T>(*k.low) + first / k.page * D;

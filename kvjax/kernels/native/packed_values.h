@@ -138,6 +138,7 @@ inline void packed_values(const float* weights, int64_t rows, const Codes& v, in
   float *scale = room, *low = scale + size, *factor = low + size, *minima = factor + rows * size;
   float* const limbs = minima + rows * span;
   steps(*v.scale, first * v.groups, n * v.groups, size, scale), steps(*v.low, first * v.groups, n * v.groups, size, low);
+  ahead.some();
   for (int64_t r = 0; r < rows; ++r) {
     fold(weights + r * PIECE, n, v.groups, scale, low, factor + r * size, minima + r * span);
     std::fill(factor + r * size + n * v.groups, factor + (r + 1) * size, 0.0f);

@@ -108,6 +108,7 @@ void sums_in_fours(const Codes& v, const FourParts& rows, const float* factor, c
   const int64_t stride = (numbers + WIDTH - 1) / WIDTH * WIDTH + WIDTH;
   const int times = exponent(words / v.groups);
   const Ints index = spreading(times);
+  ahead.some();
   const Factors w{room, stride, limbs_of_parts(factor, numbers, room, stride), times};
   for (int64_t at = 0; at < rows.size; at += WIDTH) {
     const Vec low = spread(minima + (at >> times), index);

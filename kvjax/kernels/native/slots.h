@@ -48,16 +48,22 @@ class Ahead {
   }
   // So many shares are asked for until all is.
   void in(int64_t shares) { share_ = shares > 0 ? (left_ + shares - 1) / shares : 0; }
-  void next() {
-    for (int64_t i = std::min(share_, left_); i > 0; --i, --left_) {
-      __builtin_prefetch(from_[0], 0, 2);
-      from_[0] += LINE;
-      if (--lines_[0] == 0) from_[0] = from_[1], lines_[0] = lines_[1], from_[1] = from_[2], lines_[1] = lines_[2];
+  void next() { lines(share_); }
+  // As many lines at once as are on their way meanwhile.
+  void some() { lines(SOME); }
+
+ private:
+  void lines(int64_t most) {
+    for (int64_t many = std::min(most, left_); many > 0;) {
+      const int64_t now = std::min(many, lines_[0]);
+      const char* from = from_[0];  // by itself: what is changed in memory and read again at each line takes longer than the lines
+      for (int64_t i = 0; i < now; ++i) __builtin_prefetch(from + i * LINE, 0, 2);
+      from_[0] = from + now * LINE, lines_[0] -= now, left_ -= now, many -= now;
+      if (lines_[0] == 0) from_[0] = from_[1], lines_[0] = lines_[1], from_[1] = from_[2], lines_[1] = lines_[2];
     }
   }
 
- private:
-  static constexpr int64_t LINE = 64;
+  static constexpr int64_t LINE = 64, SOME = 32;
   const char* from_[3] = {};
   int64_t lines_[3] = {}, left_ = 0, share_ = 0;
   int count_ = 0;
