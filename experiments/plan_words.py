@@ -1,6 +1,6 @@
 """What a sweep is asked for, in words: seeds, lengths, and policies x budgets, each a list with commas."""
 
-from experiments.policies import Named, parse_budget, parse_policy, split_specs
+from experiments.policies import Budget, Named, parse_budget, parse_policy, split_specs
 from kvjax.checks import brief
 from models.numbers import MOST
 
@@ -14,10 +14,31 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def grid(policies: str, budgets: str) -> tuple[Named, ...]:
-    """Every policy at every budget; a method without a budget comes once."""
-    shares = [parse_budget(part) for part in parts("--budgets", budgets)]
-    named = [parse_policy(spec, budget) for spec in _specs(policies) for budget in shares]
-    return tuple({(cell.name, cell.budget): cell for cell in named}.values())
+    """Every policy at every budget; a method without a budget comes once.
+
+    Raises:
+        ValueError: as `parse_budgets` and `parse_policy`, or one policy under two names: a row is of a policy, and knows one.
+    """
+    named = [parse_policy(spec, budget) for spec in _specs(policies) for budget in parse_budgets(budgets)]
+    found = tuple({(cell.name, cell.budget): cell for cell in named}.values())
+    first: dict[tuple[str, Budget], Named] = {}
+    for cell in found:
+        other = first.setdefault((cell.policy.in_full(), cell.budget), cell)
+        if other is not cell:
+            raise ValueError(f"--policies: {brief(other.name)} and {brief(cell.name)} are the same policy: name one of them")
+    return found
+
+
+def parse_budgets(text: str) -> tuple[Budget, ...]:
+    """`"0.5,256"` -> (0.5, 256): each once.
+
+    Raises:
+        ValueError: nothing, what `parse_budget` refuses, or 1 beside 1.0, which rows would not tell apart.
+    """
+    found = tuple(parse_budget(part) for part in parts("--budgets", text))
+    if {int, float} <= {type(budget) for budget in found if budget == 1}:
+        raise ValueError("--budgets: 1 is one slot per KV head and 1.0 the whole prompt, and rows call both 1: name one")
+    return tuple(dict.fromkeys(found))
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

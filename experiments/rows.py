@@ -8,6 +8,7 @@ import errno
 import fcntl
 import json
 import lzma
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -126,12 +127,18 @@ class RowFile(Found):
         """Write one row and flush it to disk; a row whose cell is there already is refused.
 
         Raises:
-            ValueError: the cell is there already, or its task has rows of other data.
+            ValueError: the cell is there already, its task has rows of other data, or a number of the row is not finite.
             OSError: disk full or file gone; the file holds whole rows only.
         """
         cell = key(row, self._names)
         if cell in self._keys:
             raise ValueError(f"{self.path} already holds the cell {cell}")
+        wrong = {name: value for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+        if wrong:
+            raise ValueError(
+                f"the cell {cell} was measured as {wrong}: numbers of rows are finite; the rows so far are kept. Narrow dtypes "
+                "overflow: try --dtype float32, or leave this policy out"
+            )
         self.expect(row["task"], row.get("data"))
         end = os.fstat(self._file.fileno()).st_size
         line = (json.dumps(row, allow_nan=False) + "\n").encode()

@@ -21,8 +21,8 @@ from experiments.leaderboard.run import run
 from experiments.leaderboard.write import CSV, PAGE, ROWS, write
 from experiments.leaks import refused
 from experiments.pages.charts import library
-from experiments.plan_words import parse_lengths, parse_seeds
-from experiments.policies import parse_budget, split_specs
+from experiments.plan_words import parse_budgets, parse_lengths, parse_seeds
+from experiments.policies import split_specs
 from experiments.prefills import Afresh, Kept
 from experiments.rows import Row
 from experiments.tasks.text import haystack
@@ -55,7 +55,7 @@ def leaderboard(
         raise ValueError(f"--together {together} decodes prompts as one batch, which has no times of single cells: add --batched")
     pairs = parse_tasks(tasks, question)
     at = parse_lengths(lengths)
-    shares = [parse_budget(part.strip()) for part in budgets.split(",")]
+    shares = parse_budgets(budgets)
     seeds, source = parse_seeds(seed), haystack(text)
     import models
 

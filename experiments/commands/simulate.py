@@ -19,7 +19,12 @@ from models.numbers import MOST
 RULES = "lru,lfu,ttl,steps,kvflow,continuum,oracle"
 
 
+#: What makes a workload, and says nothing of a trace.
+_OF_WORKLOADS = ("workload", "jobs", "every", "seed")
+
+
 def simulate(
+    context: typer.Context,
     trace: Annotated[
         Path | None, typer.Option(help="JSON lines of requests, or a trace of Mooncake's; instead of --workload.")
     ] = None,
@@ -50,6 +55,10 @@ def simulate(
     from experiments.serving.prefix_cache.study import Memories, study
     from experiments.serving.prefix_cache.study import rules as by_name
 
+    said = {name: context.get_parameter_source(name) for name in _OF_WORKLOADS}
+    idle = [f"--{name}" for name, source in said.items() if source is not None and source.name == "COMMANDLINE"]
+    if trace is not None and idle:
+        raise ValueError(f"{', '.join(idle)}: --trace says what is asked for, and when; leave them out")
     if device <= 0:
         raise ValueError("--device is 0: give the card some memory for cached tokens")
     known = by_name(seconds=ttl, ahead=ahead)

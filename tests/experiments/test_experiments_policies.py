@@ -7,7 +7,7 @@ import pytest
 import kvjax
 from experiments.commands.calibrate import parse_settings
 from experiments.kept.held import policies_of
-from experiments.plan_words import parse_lengths
+from experiments.plan_words import grid, parse_budgets, parse_lengths
 from experiments.policies import parse_budget, parse_policy, policy_of, split_specs
 from kvjax.artefacts.artefact import resolve
 from kvjax.budget import EVERYTHING
@@ -24,6 +24,22 @@ def test_bad_budgets_are_named(text):
     with pytest.raises(ValueError, match="budget") as error:
         parse_budget(text)
     assert repr(text) in str(error.value)
+
+
+def test_a_budget_given_twice_is_measured_once_and_one_is_a_slot_or_everything():
+    assert parse_budgets("0.5,8, 0.5,8") == (0.5, 8)
+    assert parse_budgets("1,0.5") == (1, 0.5) and parse_budgets("1.0,1.0") == (1.0,)
+    with pytest.raises(ValueError, match="^--budgets: 1 is one slot per KV head and 1.0 the whole prompt"):
+        parse_budgets("0.5,1,1.0")
+    with pytest.raises(ValueError, match="^--budgets is empty"):
+        parse_budgets(" ,")
+
+
+def test_one_policy_under_two_names_is_refused_and_twice_under_one_is_measured_once():
+    assert [(cell.name, cell.budget) for cell in grid("h2o,h2o,full", "0.5,8")] == [("h2o", 0.5), ("h2o", 8), ("full", 1.0)]
+    usual = f"snapkv:window={kvjax.methods.snapkv(budget=8).score.window}"
+    with pytest.raises(ValueError, match=f"^--policies: 'snapkv' and '{usual}' are the same policy: name one of them$"):
+        grid(f"snapkv,{usual}", "0.5")
 
 
 def test_a_length_given_twice_is_measured_once():

@@ -135,3 +135,12 @@ def test_rows_are_not_appended_to_a_packed_file(tmp_path):
     with pytest.raises(ValueError, match="choose an --out that does not end in .xz"):
         RowFile(tmp_path / "rows.jsonl.xz", IDENTITY)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_number_that_is_none_names_its_cell_and_leaves_the_rows_before_it(path):
+    with RowFile(path, IDENTITY) as rows:
+        rows.append(row(prompt=0))
+        with pytest.raises(ValueError, match=r"the cell \(.*\) was measured as \{'score': nan\}.*--dtype float32"):
+            rows.append(row(prompt=1, score=float("nan")))
+        rows.append(row(prompt=2))
+    assert [found["prompt"] for found in read(path)] == [0, 2]

@@ -401,12 +401,14 @@ def test_what_a_disk_holds_is_told_of_the_disk(cli, tmp_path):
         ("--caches fastgen", "evicts"),
         ("--caches zipcache", "zipcache ranks all tokens of a prompt for where and how they are kept: its cache is no prefix"),
         ("--device 0.1", "give it more memory"),
-        ("--trace nowhere.jsonl", "nowhere.jsonl"),
+        ("--trace nowhere.jsonl --seed 3", "--jobs, --seed: --trace says what is asked for"),
     ],
 )
 def test_the_command_refuses_in_a_line(cli, words, reason):
     code, _, complaint = cli("simulate", "--jobs", 1, *words.split())
     assert code == 2 and reason in complaint
+    code, _, complaint = cli("simulate", "--trace", "nowhere.jsonl")
+    assert code == 2 and "nowhere.jsonl" in complaint
 
 
 @pytest.mark.slow
