@@ -56,7 +56,8 @@ def page() -> str:
         by_task.setdefault((*setting(place), place.task), []).append(place)
     for (model, dtype, length, task), of_task in by_task.items():
         lines += [f"## {task}: {model}, {dtype}, {length} tokens", "", *_tables(of_task)]
-    lines += ["## Not measured", "", *_left_out(found), ""]
+    missing = _missing(found)
+    lines += ["## Not measured", "", *table(["method", "why"], missing, texts=2), ""] if missing else []
     return "\n".join([*lines, "## Measured again", "", "```bash", command(found), "```", "", _AGAIN, ""])
 
 
@@ -171,7 +172,3 @@ def _why(name: str, models: Sequence[str]) -> str:
     if "training" in kvjax.methods.info(name).requires:
         return "wants weights that do not come with the library"
     return f"kvjax leaderboard --methods {name} --dry-run tells"
-
-
-def _left_out(found: Sequence[Row]) -> list[str]:
-    return table(["method", "why"], _missing(found), texts=2)

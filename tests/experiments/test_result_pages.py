@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import kvjax
 from experiments import full_cache
 from experiments.leaderboard import pack
 from experiments.result_pages import ablation, board, model_tasks, standing
@@ -19,6 +20,19 @@ ORIGIN = "compresskv of smollm2-135m, e6b1c260325b"
 @pytest.mark.parametrize("name", list(PAGES))
 def test_a_page_is_made_of_the_committed_rows(name, tmp_path):
     assert write(name, tmp_path).read_text() == (FOLDER / f"{name}.md").read_text(), f"run `kvjax results {name}`"
+
+
+def test_every_method_has_a_row_on_the_leaderboard():
+    assert {found["policy"].partition(":")[0] for found in board.rows()} == set(kvjax.methods.names())
+    assert "## Not measured" not in board.page()
+
+
+def test_a_method_without_a_row_is_named_with_the_reason(monkeypatch):
+    of_some = [found for found in board.rows() if found["policy"].partition(":")[0] not in ("dmc", "snapkv")]
+    monkeypatch.setattr(board, "rows", lambda: of_some)
+    _, _, missing = board.page().partition("## Not measured")
+    assert "| dmc | wants weights that do not come with the library |" in missing
+    assert "| snapkv | kvjax leaderboard --methods snapkv --dry-run tells |" in missing
 
 
 def test_the_folder_holds_no_other_page():
