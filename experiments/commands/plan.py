@@ -16,20 +16,32 @@ def plan(
     budget: Annotated[str | None, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = None,
     card: Annotated[float, typer.Option(min=0, max=1e6, help="GiB of device memory.")] = 80.0,
     new: Annotated[int, typer.Option(min=0, max=MOST, help="Tokens decoded after the prompt.")] = 256,
-    groups: Annotated[int | None, typer.Option(min=1, max=MOST, help="Keys as codes of so many groups (hcattention's g).")] = None,
-    centroids: Annotated[int, typer.Option(min=1, max=MOST, help="Centroids of each codebook, with --groups.")] = 8192,
+    groups: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST,
+            help="Keys as codes of so many groups (hcattention's g); default: the policy's own codebooks, or, of a model that they "
+            "are not for, the finest codes that fit the card.",
+        ),
+    ] = None,
+    centroids: Annotated[int, typer.Option(min=1, max=MOST, help="Centroids of codebooks that are planned.")] = 8192,
     dtype: Dtype = "bfloat16",
     json_file: JsonFile = None,
 ) -> None:
     """Memory of a model, a length, a policy and a card: bytes by part, and whether they fit."""
     from experiments.bench.model_shapes import decoder_of
-    from experiments.bench.plan import coded
+    from experiments.bench.plan import coded, fits_books, plan_finest
     from experiments.bench.plan import plan as bench
 
     decoder, named = decoder_of(model), policy_of(policy, budget)
-    chosen = named.policy if groups is None else coded(named.policy, decoder, groups=groups, centroids=centroids)
-    found = bench(decoder, chosen, length=length, new=new, dtype=dtype, card=card)
-    codes = "" if groups is None else f", keys as {groups} codes of {centroids}"
+    how = dict(length=length, new=new, dtype=dtype, card=card)
+    if groups is None and not fits_books(named.policy, decoder):
+        groups, found = plan_finest(decoder, named.policy, centroids=centroids, **how)
+    else:
+        chosen = named.policy if groups is None else coded(named.policy, decoder, groups=groups, centroids=centroids)
+        found = bench(decoder, chosen, **how)
+    codes = "" if groups is None else f", keys as {groups} codes of {centroids} (codebooks yet to be fitted)"
     shape = f"{model}, {length} tokens and {new} new, {named.name} at {named.budget:g}{codes}"
     result = {"bench": "plan", "shape": shape, "dtype": dtype, "card_gib": card, **found}
     _show(result)

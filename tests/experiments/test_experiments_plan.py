@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import kvjax
 from experiments.bench.model_shapes import SHAPES, decoder_of, serving
-from experiments.bench.plan import cache_bytes, coded, plan
+from experiments.bench.plan import cache_bytes, coded, fits_books, plan, plan_finest
 from experiments.bench.planned_cache import planned
 from experiments.bench.planned_step import step_temporaries
 from experiments.commands.plan import plan as command
@@ -110,6 +110,20 @@ def test_planning_allocates_nothing():
     assert found["device"]["weights"] == 8_030_261_248 * 2  # the parameters of the released model
     fits = {"decoding": True, "decoding beside the cache it came from": True, "prefill": False, "streamed prefill": True}
     assert found["fits"] == fits
+
+
+def test_codes_that_a_model_has_no_codebooks_for_are_planned_as_fine_as_the_card_holds(lm, cli, tmp_path):
+    """4M tokens of Llama 3 8B: on a card of 80 GiB with eight channels a code, with four it is 83 GiB."""
+    words = "bench plan --length 4194304 --model llama3-8b --policy hcattention --card 80 --json".split()
+    code, said, err = cli(*words, tmp_path / "plan.json")
+    assert code == 0 and "keys as 16 codes of 8192 (codebooks yet to be fitted)" in said, err
+    fits = json.loads((tmp_path / "plan.json").read_text())["fits"]
+    assert fits["decoding"] and fits["streamed prefill"]
+    policy, how = kvjax.methods.hcattention(), dict(centroids=256, length=90, new=NEW, dtype="float32")
+    assert not fits_books(policy, lm.decoder) and fits_books(kvjax.methods.snapkv(budget=8), lm.decoder)
+    finest, coarsest = (plan_finest(lm.decoder, policy, card=card, **how) for card in (1, 1e-6))
+    assert finest[0] == 8 and finest[1]["fits"]["decoding"] and coarsest[0] == 1 and not coarsest[1]["fits"]["decoding"]
+    assert fits_books(coded(policy, lm.decoder, groups=8, centroids=256), lm.decoder)
 
 
 #: Parameters of the released models.
