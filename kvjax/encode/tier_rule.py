@@ -45,6 +45,10 @@ class TierRule(Stage):
     def most(self) -> int | None:
         return None
 
+    def comes(self, tier: int) -> int | None:
+        """Slots that come to a tier at once while decoding, as many in every head; 1: each by itself, None: none do."""
+        return 1 if self.moves and tier else None
+
     def of_prompt(self, ranking: Ranking, length: Int32[Array, " b"]) -> Int32[Array, "l b h n"]:
         """The tier of every slot kept of a prompt."""
         raise NotImplementedError(f"{type(self).__name__} must define of_prompt(ranking, length)")

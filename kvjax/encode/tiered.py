@@ -36,7 +36,8 @@ class Tiered(Parted):
             tiers only: what has been coded is never coded anew into more bits.
 
     Raises:
-        ValueError: a first tier with pages, windows, storages that differ in placement or positions, positions by rank, `InCache`.
+        ValueError: a first tier with pages, windows, storages that differ in placement or positions, positions by rank, `InCache`,
+            codes of several slots or of all heads where the rule moves slots one by one, or moves less than a page.
     """
 
     numbered: ClassVar[bool] = True
@@ -54,6 +55,20 @@ class Tiered(Parted):
             )
         if any(store.stepwise for store in self.stores) or self.stores[0].page > 1:
             raise ValueError(f"tiers have no windows, and the first, which takes new tokens, no pages; got {self.stores!r}")
+        for tier, store in enumerate(self.stores):
+            self._check_moves(tier, store)
+
+    def _check_moves(self, tier: int, store: Stored) -> None:
+        """Raise ValueError for codes that a tier's slots cannot come to, or leave, as the rule moves them."""
+        comes = self.rule.comes(tier)
+        leaves = self.rule.moves and tier < self.rule.watched
+        if (leaves or comes == 1) and not store.movable:
+            raise ValueError(
+                f"{type(self.rule).__name__} moves single slots to or from tier {tier} while decoding, whose codes are of several "
+                f"slots or of all heads: store it in codes of single slots; got {store!r}"
+            )
+        if comes and comes % store.page:
+            raise ValueError(f"{comes} slots come to tier {tier} at once, which are no whole pages of {store.page}; got {store!r}")
 
     @property
     def needs(self) -> frozenset[Need]:

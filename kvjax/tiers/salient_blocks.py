@@ -39,6 +39,9 @@ class SalientBlocks(TierRule):
     def most(self) -> int:
         return self.interval
 
+    def comes(self, tier: int) -> int | None:
+        return {3: self.salient, 4: self.interval - self.salient}.get(tier)
+
     @property
     def salient(self) -> int:
         """Salient tokens of a block."""

@@ -6,10 +6,11 @@ import pytest
 from flax import struct
 
 import kvjax
+from kvjax.codec import Affine
 from kvjax.encode import Stored, Tiered
 from kvjax.merge import ByChance, Fixed, ProportionalNearest, WeightedNearest
 from kvjax.score import AccumulatedAttention, Recency
-from kvjax.tiers import ImportantFirst
+from kvjax.tiers import ImportantFirst, OriginFirst, RecentFirst, SalientBlocks
 from tests.conftest import counted_leaves, ids_of
 from tests.held import held
 from tests.methods.by_head import ByHead
@@ -168,3 +169,22 @@ def test_what_does_not_fit_is_refused(lm, pre):
         Tiered((kvjax.methods.kivi().encode, Stored()), rule=ImportantFirst())
     with pytest.raises(ValueError, match="compress with it"):
         kvjax.decode(lm, kvjax.compress(pre, method()), method(high=8), max_new_tokens=2)
+
+
+def test_codes_of_several_slots_are_no_tier_that_single_slots_come_to_or_leave():
+    store = Stored(keys=Affine(2, group=8, reduce="token"), whole=True)
+    with pytest.raises(ValueError, match="ImportantFirst moves single slots to or from tier 1 while decoding"):
+        Tiered((Stored(), store), rule=ImportantFirst())
+    with pytest.raises(ValueError, match="OriginFirst moves single slots to or from tier 1"):
+        Tiered((Stored(), store), rule=OriginFirst(budget=32))
+    assert Tiered((Stored(), store), rule=RecentFirst(8)).stores[1] is store
+
+
+def test_pages_of_a_tier_are_filled_at_once():
+    def tiers(page: int) -> Tiered:
+        paged = Stored(keys=Affine(2, group=page, reduce="token"), whole=True)
+        return Tiered((Stored(), Stored(), Stored(), paged, Stored()), rule=SalientBlocks(share=0.5, interval=16))
+
+    assert tiers(8).page == 8 and tiers(4).page == 4
+    with pytest.raises(ValueError, match="8 slots come to tier 3 at once, which are no whole pages of 16"):
+        tiers(16)
