@@ -283,6 +283,7 @@ WRONG = {
     "values by page": (lambda q, k, v, *rest: (q, v, k, *rest), "values are coded slot by slot"),
     "too few words": (lambda q, k, v, *rest: (q, k.replace(words=k.words[:-1]), v, *rest), "k must be codes"),
     "exact rows of others": (lambda q, k, v, *rest: (q, k, v.replace(tail=v.tail[:, :1]), *rest), "v.tail must be"),
+    "sinks without rows": (lambda q, k, v, *rest: (q, k.replace(tail=k.tail[:, :, :0]), v, *rest), "a row behind its 3 sinks"),
     "only sinks": (lambda q, k, v, *rest: (q, k.replace(tail=k.tail[:, :, :3]), v, *rest), "a row behind its 3 sinks"),
     "start of others": (lambda q, k, v, pos, start, *rest: (q, k, v, pos, start[:, :1], *rest), "start"),
 }

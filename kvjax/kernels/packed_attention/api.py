@@ -73,5 +73,5 @@ def _check_side(name: str, side: Packed, slots: int, *, b: int, h: int, d: int) 
         )
     if side.tail.shape[:2] != (b, h) or side.tail.shape[3] != d or side.coded.shape != (b, h):
         raise ValueError(f"{name}.tail must be {(b, h, 'r', d)}, coded {(b, h)}; got {side.tail.shape}, {side.coded.shape}")
-    if side.tail.shape[2] and side.tail.shape[2] <= side.sinks:
+    if side.tail.shape[2] <= side.sinks and (side.tail.shape[2] or side.sinks):
         raise ValueError(f"{name}.tail must have a row behind its {side.sinks} sinks; got {side.tail.shape[2]} in all")
