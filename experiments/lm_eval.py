@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 import kvjax
 from experiments.full_cache import full_nbytes
-from experiments.tasks.chat import continuation
+from experiments.tasks.chat import continuation, dated
 from experiments.tasks.example import block
 from kvjax.types import size_class
 
@@ -72,9 +72,10 @@ class CompressedLM(TemplateLM):
         return list(self.tokenizer(string, add_special_tokens=own, verbose=False).input_ids)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as one text, up to where the answer begins."""
+        """A conversation as one text, up to where the answer begins; a template that writes the day gets that of the tasks."""
         how = dict(add_generation_prompt=add_generation_prompt, continue_final_message=not add_generation_prompt)
-        return self.tokenizer.apply_chat_template(chat_history, tokenize=False, **how)
+        template = dated(self.tokenizer.get_chat_template())
+        return self.tokenizer.apply_chat_template(chat_history, chat_template=template, tokenize=False, **how)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple], disable_tqdm: bool = False, **kwargs: Any

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kvjax
+from tests.experiments.conftest import DATED, byte_tokenizer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its imports, which are not ours
@@ -242,3 +243,10 @@ def test_the_command_runs_a_task_of_the_users_own(talker, choice, tmp_path, monk
     assert found["used_bytes"] < found["full_bytes"] / 3
     with pytest.raises(ValueError, match="lm-eval has no no_such_task"):
         command("toy", "no_such_task", folder=tmp_path)
+
+
+def test_a_template_that_writes_the_day_writes_the_same_on_all_days(talker):
+    tokenizer = byte_tokenizer()
+    tokenizer.inner.chat_template = DATED
+    model = CompressedLM(talker.replace(tokenizer=tokenizer), kvjax.methods.full())
+    assert model.apply_chat_template([{"role": "user", "content": "Hello"}]) == "26 Jul 2024<user>Hello<bot>"
