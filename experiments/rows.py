@@ -39,17 +39,19 @@ class Found:
 
     Args:
         path: the JSONL file.
-        identity: the values of IDENTITY for this run.
+        identity: the values of IDENTITY for this run, and "weights", the mark of its model's, where it is known.
         check: what its rows must be (`experiments.row_checks`).
         names: the fields that tell one cell from another.
 
     Raises:
-        ValueError: the file holds rows of another identity, of two versions of a data set, or a line that is no row.
+        ValueError: the file holds rows of another identity, of other weights under the model's name (rows that do not tell them
+            are taken at their word), of two versions of a data set, or a line that is no row.
     """
 
     def __init__(self, path: str | Path, identity: Row, check: Check = result, names: Sequence[str] = KEY) -> None:
         self.path, self._check, self._names = Path(path), check, names
         self._identity = {name: identity[name] for name in IDENTITY}
+        self._weights = identity.get("weights")
         self._data: dict[str, str] = {}
         self._keys = {self._checked(row) for row in self._rows()}
 
@@ -84,6 +86,12 @@ class Found:
                 raise ValueError(
                     f"{self.path} has rows with {name} {row.get(name)!r}, this sweep has {mine!r}: choose another --out"
                 )
+        weights = row.get("weights", self._weights)
+        if self._weights is not None and weights != self._weights:
+            raise ValueError(
+                f"{self.path} has rows of other weights under the name {row['model']!r} (their mark is {weights}, here it is "
+                f"{self._weights}): choose another --out, or load the weights that they are of"
+            )
         self.expect(row["task"], row.get("data"))
         return key(row, self._names)
 

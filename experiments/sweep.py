@@ -20,6 +20,7 @@ from experiments.rows import Found, RowFile
 from experiments.tasks.example import Example, Read
 from experiments.tasks.text import Haystack
 from kvjax.compress.streaming import check_leaving, check_streaming
+from kvjax.weights_mark import mark_of
 
 #: Raised whenever the same seed would give other prompts than before.
 PROMPTS = 1
@@ -112,8 +113,9 @@ def _key(cell: Named, prompt: tuple[int, int, int, Task, str]) -> tuple:
 
 
 def identity(lm: Any, text: Haystack) -> dict[str, Any]:
-    """What all rows of one result file share."""
-    return {"model": lm.name, "dtype": str(lm.params["embed"]["weight"].dtype), "prompts": f"{PROMPTS}:{text.digest}"}
+    """What all rows of one result file share: the model's name, dtype and mark of its weights, the haystack."""
+    dtype, weights = str(lm.params["embed"]["weight"].dtype), int(mark_of(lm.params))
+    return {"model": lm.name, "dtype": dtype, "prompts": f"{PROMPTS}:{text.digest}", "weights": weights}
 
 
 def run(

@@ -45,7 +45,7 @@ class Setup:
     seeds: str
     together: int
     prefills: str | None
-    identity: tuple[tuple[str, str], ...]
+    identity: tuple[tuple[str, str | int], ...]
 
     def ready(self) -> InProcess:
         """The model, the plan and the text.

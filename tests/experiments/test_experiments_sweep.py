@@ -55,6 +55,19 @@ def test_rows_carry_what_repeats_them(whole, plan):
     assert kept["keydiff"] == 40 * 4 and kept["snapkv:window=8"] == 105 * 4
 
 
+def test_other_weights_of_the_same_name_are_refused(talker, plan, tmp_path):
+    """A row says which weights made it; rows that do not are taken at their word."""
+    path, shared = tmp_path / "rows.jsonl", sweep.identity(talker, HAYSTACK)
+    go(talker, replace(plan, policies=(), tasks=plan.tasks[1:]), path)
+    assert {row["weights"] for row in lines(path)} == {shared["weights"]}
+    tuned = talker.replace(params=jax.tree.map(lambda x: x * 1.5, talker.params))
+    with pytest.raises(ValueError, match=r"rows of other weights under the name 'toy' \(their mark is \d+, here it is \d+\)"):
+        Found(path, sweep.identity(tuned, HAYSTACK))
+    bare = [{name: x for name, x in row.items() if name != "weights"} for row in lines(path)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in bare))
+    assert len(Found(path, sweep.identity(tuned, HAYSTACK))) == len(bare)
+
+
 def test_the_full_cache_is_always_measured_once(plan):
     assert [cell.name for cell in plan.cells].count("full") == 1 and len(plan.cells) == 4
 
