@@ -7,7 +7,7 @@ from pathlib import Path
 from experiments.ablations import names
 from experiments.files import write_atomically
 from experiments.result_pages import ablation, board, index, long_decode, model_tasks, published, study, sweep
-from experiments.result_pages.claims import QUANTISED, pairs
+from experiments.result_pages.claims import QUANTISED, claims
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 _FIRST = "Retrieval and perplexity of six methods at three budgets, from the README's first command."
@@ -15,7 +15,7 @@ _BITS = "What a needle and a text survive: storages of the library that hold eve
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "index": index.page,
-    "bits": partial(sweep.page, "bits", "Bits a number", _BITS, tuple(pairs(QUANTISED))),
+    "bits": partial(sweep.page, "bits", "Bits a number", _BITS, tuple(claim.pair for claim in claims(QUANTISED))),
     "first": partial(sweep.page, "first", "First sweep", _FIRST),
     "leaderboard": board.page,
     "long_decode": long_decode.page,

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from experiments.leaderboard.board import share_of
 from experiments.markdown_table import table
 from experiments.result_pages import board
-from experiments.result_pages.claims import BASELINES, TABLES, pairs
+from experiments.result_pages.claims import BASELINE, METHODS, claims
 from experiments.result_pages.orderings import WHOLE, Ordering, orderings
 from experiments.result_pages.standing import said
 from experiments.rows import Row
 from experiments.verdicts import FEWEST, OUTCOMES
 from kvjax.short_repr import span
 
-_ABOUT = f"""Who is better than whom, as papers publish it (`experiments/result_pages/claims.py`): a *table* of HeteroCache's,
-HCAttention's, D2O's or CompressKV's paper or of DefensiveKV's repository has the two in this order; a *baseline* is one that the
-first method's own paper says it beats, which was not looked up in its tables. Beside it stand the [leaderboard](leaderboard.md)'s
-rows: one model, one harness, the methods' own defaults, the same prompts. A cell is what the first method is ahead at that share
-of the slots, in points of a score or nats a token, with its 95% interval paired over the first n prompts of one list, and the
-verdict under [the rules of all pages](index.md). A method without a budget has a size of its
-own: where it is the better one, it stands beside the smallest share of the other's slots that, were they kept in 16 bits, would
-hold as many bytes as it has on the device, which is named; where it is the other, in every column. Papers measure larger models
-on longer prompts: what is reversed here is reversed on this model. Of {{count}} verdicts at 95% each some are chance; a cell of
-fewer than {FEWEST} prompts has none."""
+_ABOUT = f"""Who is better than whom, as papers publish it (`experiments/result_pages/claims.py`). The column *as* names the paper
+or the repository that has the two in this order, and the benchmark, table or figure there; it was read itself or in a summary, and
+is not always the first method's own. *{BASELINE}* stands where none was found: the first method's own paper compares with the other
+one. Beside it stand the [leaderboard](leaderboard.md)'s rows: one model, one harness, the methods' own defaults, the same prompts.
+A cell is what the first method is ahead at that share of the slots, in points of a score or nats a token, with its 95% interval
+paired over the first n prompts of one list, and the verdict under [the rules of all pages](index.md). A method without a budget has
+a size of its own: where it is the better one, it stands beside the smallest share of the other's slots that, were they kept in 16
+bits, would hold as many bytes as it has on the device, which is named; where it is the other, in every column. Papers measure
+larger models on longer prompts: what is reversed here is reversed on this model. Of {{count}} verdicts at 95% each some are chance;
+a cell of fewer than {FEWEST} prompts has none."""
 
 
 def page() -> str:
@@ -46,13 +46,13 @@ def counts() -> str:
 
 
 def _found(rows: Sequence[Row]) -> list[Ordering]:
-    return [one for one in orderings(rows, pairs(TABLES, BASELINES)) if one.count >= FEWEST]
+    return [one for one in orderings(rows, [claim.pair for claim in claims(METHODS)]) if one.count >= FEWEST]
 
 
 def _without(found: Sequence[Ordering]) -> list[str]:
     """The published pairs that no task and budget brings together."""
     there = {(one.better, one.worse) for one in found}
-    left = [f"{better} and {worse}" for better, worse in pairs(TABLES, BASELINES) if (better, worse) not in there]
+    left = [" and ".join(claim.pair) for claim in claims(METHODS) if claim.pair not in there]
     return [f"Published, and not at one size here: {', '.join(left)}.", ""] if left else []
 
 
@@ -79,11 +79,11 @@ def _of_task(found: Sequence[Ordering]) -> list[str]:
     by_pair: dict[tuple[str, str], dict[float, Ordering]] = {}
     for one in found:
         by_pair.setdefault((one.better, one.worse), {})[one.budgets[0]] = one
+    sources = {claim.pair: claim.source for claim in claims(METHODS)}
     lines = []
-    for (better, worse), mine in by_pair.items():
+    for pair, mine in by_pair.items():
         cells = [_cell(mine[budget]) if budget in mine else "-" for budget in columns]
-        origin = "table" if worse in TABLES.get(better, ()) else "baseline"
-        lines.append([better, worse, origin, *cells, span(one.count for one in mine.values())])
+        lines.append([*pair, sources[pair], *cells, span(one.count for one in mine.values())])
     heads = ["own size" if budget == WHOLE else f"{100 * budget:g}%" for budget in columns]
     return table(["published as better", "than", "as", *heads, "n"], lines, texts=3)
 
