@@ -7,6 +7,8 @@ evicting one keeps as many slots as those bytes hold.
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
+
 import kvjax
 from experiments.ablations.ablation import Ablation, Setting, Variant
 from experiments.ablations.run import main
@@ -15,8 +17,8 @@ from kvjax.encode import OnHost, Stored
 
 Builds = dict[str, Callable[[], kvjax.Policy]]
 EVICTING = ("snapkv", "adakv", "compactor", "kvzip")
-#: Tokens of the prompt that a query reads, where a method is told how many.
-READ = 256
+#: Share of the prompt that a query reads, where a method is told how much.
+READ = 0.25
 
 
 def variants(setting: Setting) -> list[Variant]:
@@ -58,9 +60,9 @@ def _eighth(setting: Setting) -> Builds:
 
 
 def _filters(setting: Setting, share: float) -> tuple[int, ...]:
-    """As many layers as a share of all, evenly spaced from the first on: those that keep everything on the device."""
+    """The layers that keep everything on the device: a share of all, evenly spaced over the first half of the model."""
     count = max(1, int(setting.layers * share))
-    return tuple(range(0, setting.layers, setting.layers // (count + 1)))[:count]
+    return tuple(int(layer) for layer in np.linspace(0, setting.layers // 2 - 1, count))
 
 
 def _fasa(setting: Setting, pairs: float) -> kvjax.Policy:
@@ -79,9 +81,9 @@ ABLATION = Ablation(
     lengths=(1024, 2048, 4096),
     prompts=50,
     note="Quest, InfLLM and, with the built-in artefact, HeteroCache keep more than a quarter on the device whatever their "
-    "settings. OmniKV's filters are evenly spaced layers, none of which waits; the distance at an eighth was chosen on prompts of "
-    "another seed. "
-    f"Methods that are told how many tokens a query reads are told {READ}, whatever the length.",
+    "settings. OmniKV's filters are evenly spaced layers of the model's first half, none of which waits; that half, and how much a "
+    "query reads, were chosen on prompts of another seed. "
+    f"Methods that are told how many tokens a query reads are told {READ:g} of the prompt.",
 )
 
 if __name__ == "__main__":
