@@ -52,7 +52,9 @@ def dominant_pairs(
         layout: HalfSplit() or Interleaved(), which channels are a pair.
         by_kv_head: one list for the query heads of a KV head, by their mean agreement: what a device keeps is then least.
 
-    Source: FASA, arXiv 2602.03152. Differs: the agreement is averaged over the last queries of each text.
+    Source: FASA, arXiv 2602.03152. Differs: the agreement is averaged over the last queries of each text, in the release over those
+    of the answers that it generates; K is one number, the release ranks by six from 128 to 4,096 and serves the ranking of its
+    budget (of 1,024 where the budget is none of them).
     """
     pre, scores = prefill(lm, prompts, needs={WindowQueries(queries)}), []
     pairs = tuple(map(tuple, layout.channels(lm.decoder.head_dim).tolist()))

@@ -4,11 +4,14 @@
 Stages: retrieve DominantChannels(dominant, tokens, skip_layers, home) · nothing is evicted.
 Frequencies come from an artefact, calibrated once a model (`kvjax calibrate fasa`).
 Differs: every query head of a group has its own tokens, as in the release; with a home, the device keeps for each KV head the
-channels that its query heads have between them. The built-in artefact is of 8 texts of 1,024 tokens, the release's of long ones,
-and has 16 of a head's 32 frequencies, a half, where the paper keeps 16 of 64, a quarter.
+channels that its query heads have between them. A pair is what the model rotates together, channels i and i + d/2; the release has
+neighbours, 2i and 2i + 1, for models that rotate halves (`Interleaved()`). The built-in artefact is of 8 texts of 1,024 tokens, the
+release's of long ones, and has 16 of a head's 32 frequencies, a half, where the paper keeps 16 of 64, a quarter.
 
 BibTeX:
     @inproceedings{fasa2026, title={FASA: Frequency-aware Sparse Attention},
+      author={Wang, Yifei and Wang, Yueqi and Yue, Zhenrui and Zeng, Huimin and Wang, Yong and Lourentzou, Ismini and Tu, Zhengzhong
+      and Chu, Xiangxiang and McAuley, Julian},
       booktitle={International Conference on Learning Representations}, year={2026}, note={arXiv:2602.03152}}
 
 Example:

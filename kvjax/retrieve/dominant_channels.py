@@ -83,7 +83,7 @@ class DominantChannels(Retriever):
     No token is forced in, the newest neither. With a home the device keeps the channels that a KV head's query heads have between
     them, and the tokens that came after the prompt, whole; the prompt must be held whole. Nothing is evicted.
     Raises: ValueError for channels of another model, for a coded pool, and with a home for a budget that evicts.
-    Source: FASA, arXiv 2602.03152. Differs: nothing known.
+    Source: FASA, arXiv 2602.03152. Differs: a share is of the prompt, in the release of all tokens held so far.
     """
 
     state: ClassVar[type] = TipState
