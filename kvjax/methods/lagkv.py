@@ -3,7 +3,8 @@
 *LagKV: Lag-Relative Information of the KV Cache Tells Which Tokens Are Important*, arXiv 2504.04704.
 Stages: score LagSpread(sinks, lag) · after the prompt; recursive: select BlockShare(share) · at every token that completes a block.
 Needs no queries.
-Differs: the recursive form keeps slots in position order (the release leaves them in the order of their scores).
+Differs: by default a prompt is cut once to a budget, blocks compared by ranks, as in kvpress; the release's cache is the recursive
+form. That keeps slots in position order (the release leaves them in the order of their scores).
 
 BibTeX:
     @misc{liang2025lagkv, title={LagKV: Lag-Relative Information of the KV Cache Tells Which Tokens Are Important},
