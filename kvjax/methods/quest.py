@@ -2,7 +2,8 @@
 
 *Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference*, arXiv 2406.10774, section 3.
 Stages: retrieve TopPages(token_budget) · nothing is evicted.
-Differs: generated tokens are read as they come instead of filling pages.
+Differs: generated tokens are read as they come instead of filling pages, and the last page always, as by the release's kernels; in
+its accuracy code the last page competes with the others.
 
 BibTeX:
     @misc{tang2024quest, title={Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference},

@@ -57,7 +57,8 @@ class TopPages(Retriever):
     Nothing is evicted; the bounds take 2 / page_size of the keys' bytes on top. How many tokens, or what share, is data.
     Needs keys as numbers and values on the device, and slots that keep their place: nothing may be evicted while decoding.
     Raises: TypeError, ValueError for numbers out of range; for an encoder or a schedule of another kind, when compressing.
-    Source: Quest, arXiv 2406.10774, section 3.2. Differs: generated tokens are read as they come instead of filling pages.
+    Source: Quest, arXiv 2406.10774, section 3.2. Differs: generated tokens are read as they come instead of filling pages; that the
+    last page is always read is as in the release's kernels, in its accuracy code it competes.
     """
 
     state: ClassVar[type] = PageBounds
