@@ -4,8 +4,9 @@
 Stages: score QueryFilter(filters), or OwnQueryFilter · after the prompt.
 Filters come from `kvjax.calibrate.q_filters`; without them the prompt's own queries give the direction. Every query head has one,
 and a KV head the mean of its group's.
-Differs: a prompt is cut once, as in kvpress; the authors' cache cuts at every step and always keeps the last `window_length`
-tokens. A direction's sign is that of the sum of its projections, theirs that of most of them.
+Differs: a prompt is cut once, when it has been read, as in kvpress; the authors' cache cuts at every step, the prompt's included,
+before it is attended to, and always keeps the last `window_length` tokens. A direction's sign is that of the sum of its
+projections, theirs that of most of them.
 
 BibTeX:
     @misc{godey2025qfilters, title={Q-Filters: Leveraging QK Geometry for Efficient KV Cache Compression},
