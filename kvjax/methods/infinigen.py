@@ -4,9 +4,10 @@
 Stages: retrieve Speculated(skew, part, alpha, cap, skip_layers, home) · nothing is evicted.
 A few columns of the prompt's keys stay on the device for the guess. The skew is calibrated once a model, by
 `kvjax calibrate infinigen`.
-Differs: a KV head of several query heads takes their maximum; columns are those of the queries, as in the release that is
-timed (the one whose accuracy is told, with alpha = 5 for Llama, joins those of the keys); what was generated is on the device, and
-always read; the host's pool has no limit.
+Differs: a KV head of several query heads takes their maximum; columns are those of the prompt's queries, as in the release that is
+timed (the one whose accuracy is told, with alpha = 5 for Llama, joins those of the keys, takes both from one short text for all
+prompts, and holds every head's guesses against the first head's maximum); what was generated is on the device, and always read; the
+host's pool has no limit.
 
 BibTeX:
     @inproceedings{lee2024infinigen, title={InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache
