@@ -4,8 +4,7 @@
 Stages: score Recency · allocate LazyLayers(threshold) · select TopK(sinks) · after the prompt.
 Differs: the prompt's last query decides, its own key left out, as kvpress has it (in the release the first generated token, its own
 key among the recent; its Qwen port never lets the last layer be lazy). A lazy layer goes on growing while decoding, as in the
-release; the paper's does not. Thresholds of the paper: 0.9 for Llama 3, 0.65 for Llama 2, 0.8 for Mistral,
-0.85 for Qwen.
+release; the paper's does not. Thresholds of the release: 0.9 for Llama 3, 0.65 for Llama 2, 0.8 for Mistral, 0.85 for Qwen.
 
 BibTeX:
     @misc{zhang2024simlayerkv, title={SimLayerKV: A Simple Framework for Layer-Level KV Cache Reduction},
