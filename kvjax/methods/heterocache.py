@@ -1,14 +1,18 @@
 """HeteroCache: heads that keep the whole prompt watch for those that hold a part of it, and have it replaced when the focus moves.
 
-*HeteroCache*, arXiv 2601.13684 (ACL 2026), section 4.
+*HeteroCache: A Dynamic Retrieval Approach to Heterogeneous KV Cache Compression for Long-Context LLM Inference*, arXiv 2601.13684
+(ACL 2026), section 4.
 Stages: score LastQuery(AvgPool(5), GroupMax) · allocate RoleBudgets(ratio, rounding) · retrieve PivotRefresh(clusters, w, theta) ·
 after the prompt. Roles, clusters, ratios and theta come from an artefact, calibrated once a model (`kvjax calibrate heterocache`).
 Differs: a satellite gets its pivot's best tokens (the released code the earliest), each row of a batch decides for itself, only
-satellites have a copy on the host, and a refresh is read from the second step after the window that asked for it.
+satellites have a copy on the host, and a refresh is read from the second step after the window that asked for it. The built-in
+artefact is of 4 texts of 2,048 tokens, k = 256 and 64 steps; the paper's are of 50 of 10,000, k = 1,000 and 100 steps, the
+release's by default of one of 5,000, k = 1,024 and 100.
 
 BibTeX:
-    @misc{heterocache2026, title={HeteroCache},
-      year={2026}, eprint={2601.13684}, archivePrefix={arXiv}}
+    @misc{heterocache2026, title={HeteroCache: A Dynamic Retrieval Approach to Heterogeneous KV Cache Compression for Long-Context
+      LLM Inference}, author={Shi, Zhiyuan and Qiu, Qibo and Xue, Feng and Jiang, Zhonglin and Yu, Li and Jiang, Jian and
+      He, Xiaofei and Wang, Wenxiao}, year={2026}, eprint={2601.13684}, archivePrefix={arXiv}}
 
 Example:
     policy = kvjax.methods.heterocache(budget=0.25)
