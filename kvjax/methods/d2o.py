@@ -4,7 +4,8 @@
 Stages: score AccumulatedAttention · allocate AttentionVariance · select HeavyRecent · merge WeightedNearest(EMA) · every step.
 Differs: one decision per KV head from the group mean of the scores (the release expands keys to query heads, or follows the
 first of a group); the prompt is cut when it has been read, not one token later; every layer holds its budget, also one whose budget
-is the whole prompt; variances are normalised over the layers; totals are exact, layers · floor(budget · length).
+is the whole prompt, and no layer is exempt (the release leaves the first two and the last whole, beyond the budget); variances are
+normalised over the layers; totals are exact, layers · floor(budget · length). Ratio, beta and the merge are the paper's.
 Nearer the release: ratio (1, 1) and
 `.replace(allocate=WholeLayers(allocate=AttentionVariance(density=HeadsMinMax())), merge=WeightedNearest(EMA(0.5), ScatterMean()))`.
 
