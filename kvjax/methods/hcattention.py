@@ -4,7 +4,8 @@
 Stages: encode Stored(keys=ProductQuantized(codebook), placement=OnHost()) · retrieve TopP(tau) · nothing is evicted.
 Codebooks come from an artefact, one for each layer, KV head and group of channels: the paper's definition. Its table 4b marks these
 with * and finds one codebook shared by all groups slightly better; its text says the opposite.
-Differs: the built-in codebooks have 256 centroids for 2 channels, the paper's 8192 for 4, and are fitted on 4 texts, its on 3.
+Differs: the built-in codebooks have 256 centroids for 2 channels, the paper's for 2 (25%) or 4 (12.5%), 8192 in its ablations (its
+main tables do not say), and are fitted on 4 texts, its on 3.
 Where the paper is silent: the newest token is coded at once (`fp_window` keeps the newest exact), every
 query head has its own set, and rotated keys are coded.
 
