@@ -3,9 +3,10 @@
 *Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate Leverage Scores*, arXiv 2507.08143.
 Stages: score Compactor(NonCausalAttention) · select TopK(sinks, recent) · after the prompt.
 Records the keys before the rotary embedding, and one number a query head and token.
-Differs: a short last chunk is not filled up. The ends take part in all scores, as in the authors' engine; kvpress, whose defaults
-these are, cuts the first 8 and the last 4 tokens off before. The engine has neither the norm of values nor pooling, chunks of
-128, leverage within 512 tokens, a weight of 0.5 for it, and ends of 16 and 64.
+Differs: a short last chunk is not filled up. The ends take part in all scores, and all heads share a sketch, as in the authors'
+engine; kvpress, whose defaults these are, cuts the first 8 and the last 4 tokens off before and draws a sketch a head. The engine
+has neither the norm of values nor pooling, chunks of 128, leverage and its z-scores within 512 tokens, a weight of 0.5 for it, ends
+of 16 and 64, and heads that share out their layer's slots by score (`.replace(allocate=Adaptive(alpha=0.0))`).
 
 BibTeX:
     @misc{chari2025compactor, title={Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate Leverage Scores},
