@@ -3,8 +3,9 @@
 *NACL: A General and Effective KV Cache Eviction Framework for LLMs at Inference Time*, arXiv 2408.03675, section 3.
 Stages: score ProxyQueries · select BestAndSampled(sampled, seed, sinks) · after the prompt.
 Differs: any budget (the release's 20% of a prompt are 1% ends, 12% best and 7% sampled: shares that stand for other budgets, too);
-sinks leave at least one recent token room (the release's slice breaks on short prompts); at most 64 proxies; scores are averaged
-over the query heads of a KV head, and each KV head draws for itself.
+prompts of any length (the release cuts none of up to 2,048 tokens, and its sinks leave no room for a recent token below 25,700,
+where its slice breaks); 5 to 64 proxies; scores are averaged over the query heads of a KV head (the release ranks KV head h by
+query head h alone, mostly another KV head's where queries are grouped).
 
 BibTeX:
     @misc{chen2024nacl, title={NACL: A General and Effective KV Cache Eviction Framework for LLMs at Inference Time},
