@@ -4,10 +4,12 @@
 Stages: score LateAttention(recent, last) · allocate CosineDecay(p) · select GroupShares(sinks, every) · decoded tokens in groups.
 The prompt is compressed as it is read, `kvjax.prefill(lm, ids, streaming=policy)`: later layers compute the tokens that are left.
 Differs: a group of decoded tokens is judged by the 1 + R rows that follow it, which the release has in a buffer at that time; here
-each slot keeps their sum. What a layer cuts of the prompt leaves that layer's cache, too; the release caches all that entered the
-layer and cuts what goes on (of 1,000 tokens, 4 layers at p = 0.9 hold 799, 787, 747 and 683 of the context here, 799, 799, 787 and
-747 there). R is the prompt's throughout; the release takes its share of layer 0's cache anew at every step. Groups begin with the
-first decoded token; the release's first is the prompt's last token and 15 decoded ones.
+each slot keeps their sum. The release is its file for transformers 4.31; that for 4.46 compares tokens seen with slots held, so
+that deep layers cut the 16 slots before the last 1 + R at every step, from the first on, until little else is left. What a layer
+cuts of the prompt leaves that layer's cache, too; the release caches all that entered the layer and cuts what goes on (of 1,000
+tokens, 4 layers at p = 0.9 hold 799, 787, 747 and 683 of the context here, 799, 799, 787 and 747 there). R is the prompt's
+throughout; the release takes its share of layer 0's cache anew at every step. Groups begin with the first decoded token; the
+release's first is the prompt's last token and 15 decoded ones.
 
 BibTeX:
     @inproceedings{yang2024pyramidinfer,
@@ -38,7 +40,7 @@ def pyramid_infer(
     """Keep of each layer's tokens what its last rows attend to most; no budget is read.
 
     Args:
-        p: ratio of the context that the deepest layer keeps of the one before (the paper: 0.9, and 0.8 for a model of 13B).
+        p: ratio of the context that the deepest layer keeps of the one before (the release: 0.9, and 0.8 for a model of 13B).
         recent: part of the prompt, its end, that always stays and whose rows judge.   sinks: first tokens that always stay.
         least: tokens of the context that are not cut.   interval: layers between two cuts (2 or 3 for deep models).
         last: weight of the last row, the first's being 1.
