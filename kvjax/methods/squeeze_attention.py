@@ -2,7 +2,8 @@
 
 *SqueezeAttention: 2D Management of KV-Cache in LLM Inference via Layer-wise Optimal Budget*, arXiv 2404.04793.
 Stages: allocate ThreeGroups(least) · everything else of another method, by default StreamingLLM.
-Differs: groups are exact, not those of a seeded k-means; totals are exact.
+Differs: groups are exact, not those of a seeded k-means; totals are exact. Shares are of the prompt, which the model reads with
+its own attention; the release's Mistral takes them of 8,000 tokens and reads a prompt through the windows of the one before.
 
 BibTeX:
     @misc{wang2024squeezeattention,
