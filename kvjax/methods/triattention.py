@@ -1,6 +1,6 @@
 """TriAttention: keys ranked by the attention that queries gathered round their mean will pay them.
 
-*TriAttention*, arXiv 2604.04921.
+*TriAttention: Efficient Long Reasoning with Trigonometric KV Compression*, arXiv 2604.04921.
 Stages: score PromptFirst(DistanceSeries, or OwnDistanceSeries) · every `interval` steps. No live queries are read.
 Statistics come from `kvjax.calibrate.query_pairs`; without them those of the queries seen so far serve.
 Differs: a prompt that does not fit the budget by itself is cut when it has been read (the release holds it, then keeps its first
@@ -9,8 +9,8 @@ scores as they are, or all heads of a layer the same (`shared`). The release's r
 one set for all layers, by the mean over layers of the group's maximum, and evict at 128 slots above the budget (`WhenFull(128)`).
 
 BibTeX:
-    @misc{triattention2026, title={TriAttention},
-      year={2026}, eprint={2604.04921}, archivePrefix={arXiv}}
+    @misc{mao2026triattention, title={TriAttention: Efficient Long Reasoning with Trigonometric KV Compression},
+      author={Weian Mao and others}, year={2026}, eprint={2604.04921}, archivePrefix={arXiv}}
 
 Example:
     policy = kvjax.methods.triattention(budget=0.25)
