@@ -6,8 +6,9 @@ The prompt is read by them in a second pass: `pre = kvjax.second_pass(lm, kvjax.
 Differs: a second pass over frozen keys and values, which is the same as tokens appended to the prompt; the wording of the suffix.
 
 BibTeX:
-    @misc{dapq2026, title={Where Matters More Than What: Decoding-aligned KV Cache Compression via Position-aware Pseudo Queries},
-      year={2026}, eprint={2603.11564}, archivePrefix={arXiv}}
+    @misc{tian2026dapq,
+      title={Where Matters More Than What: Decoding-aligned KV Cache Compression via Position-aware Pseudo Queries},
+      author={Zhenxu Tian and others}, year={2026}, eprint={2603.11564}, archivePrefix={arXiv}}
 
 Example:
     policy = kvjax.methods.dapq(budget=0.25)
