@@ -21,8 +21,9 @@ A cell is what the first method is ahead at that share of the slots, in points o
 paired over the first n prompts of one list, and the verdict under [the rules of all pages](index.md). A method without a budget has
 a size of its own: where it is the better one, it stands beside the smallest share of the other's slots that, were they kept in 16
 bits, would hold as many bytes as it has on the device, which is named; where it is the other, in every column. Papers measure
-larger models on longer prompts: what is reversed here is reversed on this model. Of {{count}} verdicts at 95% each some are chance;
-a cell of fewer than {FEWEST} prompts has none."""
+larger models on longer prompts: what is reversed here is reversed on this model. LazyEviction and TriAttention are published for
+long answers, behind a prompt that stays whole, which the rows of a needle cut at once: `counting_given` is nearer to their papers. Of
+{{count}} verdicts at 95% each some are chance; a cell of fewer than {FEWEST} prompts has none."""
 
 
 def page() -> str:
