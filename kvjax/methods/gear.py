@@ -5,9 +5,11 @@ Stages: encode Stored(keys=LowRank(Outliers(Affine over tokens)), values=LowRank
 window=BlockFlush) · nothing is evicted; any policy that evicts after the prompt can take its `encode`.
 X ≈ D + A Bᵀ + S: outliers S are taken out first, groups of the rest are coded, and r directions of the error are kept for a block
 of tokens. Keys are coded after the rotary embedding.
-Differs: a prompt is coded in the same blocks of `buffer` tokens as what follows it, each with factors of rank `rank`; the release
-gives a prompt one pair of rank 4. Outliers are a fixed number a row. A channel's row is a block. A token's is one KV head's, of
-which 1 a side is 3.1% of 64 channels; the release's is all heads', 10 a side of 1,024 numbers, 2%.
+Differs: a prompt is coded in the same blocks of `buffer` tokens as what follows it, each once, with factors of rank `rank`. The
+release's kernels give a prompt one pair of rank 2. Its simulation, as its scripts run it, leaves a prompt as it is, and codes all
+that is held anew, with one pair of rank 2, whenever that is a multiple of 64 tokens; the rank of 4 given for prompts is not used.
+Outliers are a fixed number a row. A channel's row is a block. A token's is one KV head's, of which 1 a side is 3.1% of 64 channels;
+the release's is all heads', 10 a side of 1,024 numbers, 2%, and it takes 10 a side of a channel, too, however long its row is.
 
 BibTeX:
     @article{kang2024gear,
