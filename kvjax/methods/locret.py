@@ -7,7 +7,7 @@ Gates are learned by `kvjax train locret` (`kvjax.train.learners.Locret`) and ke
 Differs: a prompt is read whole and cut once; the release reads pieces of 3,072 tokens and cuts after each, with the last 2,500
 pinned but after the final piece. `pieces=True` is the policy for that: `kvjax.extend` piece by piece, `recent` the pinned tokens.
 The last `recent` tokens count inside the budget; the release reads them after the last cut, on top of it.
-Keys keep their true positions (the release's Llama code rotates those that stay anew, side by side).
+Keys keep their true positions (the release, for Llama and for Phi-3, rotates those that stay anew, side by side).
 
 BibTeX:
     @misc{huang2024locret,
