@@ -6,7 +6,8 @@ The host is H2O; another is `.replace(score=..., select=...)`, such as Streaming
 float32, counted in the cache's bytes.
 Maps are learned by `kvjax train less` (`kvjax.train.learners.LESS`) and kept as an artefact.
 Differs: the state and the map of keys are a KV head's own, the map of queries a query head's; the paper's models have no groups.
-Where nothing was absorbed nothing is added (the release adds a mass of 1e-6).
+A share is of the prompt; the release's slots are shares of the model's context, as many for every prompt. Where nothing was
+absorbed nothing is added (the release adds a mass of 1e-6).
 
 BibTeX:
     @inproceedings{dong2024less, title={Get More with {LESS}: Synthesizing Recurrence with {KV} Cache Compression},
