@@ -45,7 +45,8 @@ class ByVotes(Merger):
     The mean runs over those of the last queries that could see a slot; z is without the bias. An evicted slot whose largest cosine
     with a kept key is below `threshold` is dropped; slots evicted together are merged together.
 
-    Source: KeepKV, arXiv 2504.09936, section 3, as released; eps is the smallest normal number of 16 bits there.
+    Source: KeepKV, arXiv 2504.09936, section 3, as released; eps is the smallest normal number of 16 bits there. Differs: a late
+    token that an older slot joins keeps what queries before it paid that slot; the release drops it.
     """
 
     biased: ClassVar[bool] = True
