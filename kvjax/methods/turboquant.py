@@ -5,10 +5,11 @@ Stages: encode Stored(keys=Rotated(Normed(Levels)), values=the same) · nothing 
 A token is coded as it comes, after the rotary embedding; a norm is kept beside its codes. `inner_product=True` codes keys with one
 bit less, and their error as signs of a random projection: q·k^ is then q·k on average. `engine=True` is what vLLM serves: one
 rotation without signs, levels of the normal limit, ties up, decoded directions of unit length, values in uniform steps and not
-rotated; keys of 8 bits are 8-bit floating point.
+rotated; keys of 8 bits are 8-bit floating point. Its levels are sums over 200 points, and lie within 0.1% of those here.
 Differs: rotations are signed Hadamard matrices unless `rotation=Haar(seed)`, one for all layers. Channels all have the same bits:
 the paper's 2.5 and 3.5 bits, which code some with one more, are not here. The engine leaves the first and last two layers as they
-are; here a layer is left if `exact_layers` names it. A prompt attends exactly.
+are; here a layer is left if `exact_layers` names it. A prompt attends exactly, in the engine its first chunk does: later ones read
+what was coded.
 
 BibTeX:
     @inproceedings{zandieh2026turboquant,
