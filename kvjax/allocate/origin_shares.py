@@ -48,7 +48,8 @@ class OriginShares(Allocator):
     Args:
         budget: C, slots a head holds.   window: W.   t1, t2, t3: exponents' inverses.
 
-    Source: ARKV, arXiv 2603.08727, and its release: the greatest OQ is that of all layers.
+    Source: ARKV, arXiv 2603.08727, and its release: the greatest OQ is that of all layers. Differs: one prompt at a time, where the
+    release sums over a batch.
     """
 
     exact = False

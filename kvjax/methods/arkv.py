@@ -8,7 +8,7 @@ A prompt is cut to C slots, all exact. When a head overflows while decoding, of 
 by the newest query's attention stay, the origin share of its layer of them exact, the others in eight bits.
 Differs: a scale of its own for every token and KV head, not one for all rows and heads; what was coded stays coded, with the same
 numbers, instead of being decoded and coded again. At an overflow scores are pooled in the order of the text; the release pools
-them in the order its cut of the prompt leaves, the best first.
+them in the order its cuts leave: the prompt's slots by score, and later those that it codes.
 
 BibTeX:
     @article{arkv2026, title={{ARKV}: Adaptive and Resource-Efficient {KV} Cache Management under Limited Memory Budget for
