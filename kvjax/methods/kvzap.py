@@ -6,7 +6,8 @@ The map is learned from KVzip's scores (their logarithms), a query's relative to
 (`kvjax.train.learners.KVzap`) and kept as an artefact; how many slots a head keeps is what the text asks for.
 The paper and its release keep no first tokens for being first; but KVzip, whose scores are learned, keeps four whatever it says of
 them, so that a map may know nothing of these: `sinks` keeps them.
-Differs: slots are freed (the release masks them); a prompt is read with full attention, as in the release.
+Differs: slots are freed (the release masks them); decoded tokens are judged unless told otherwise (the release's press judges them
+if told to). A prompt is read with full attention, as in the release.
 
 BibTeX:
     @misc{jegou2026kvzap, title={KVzap: Fast, Adaptive, and Faithful KV Cache Pruning},
