@@ -7,7 +7,7 @@ read through a low-rank update of every linear map, which the prompt never meets
 They are learned by `kvjax train lookahead_kv` (`kvjax.train.learners.LookaheadKV`) and kept as an artefact.
 Differs: a second pass over frozen keys and values, which is the same as tokens appended to the prompt; a layer's weights with their
 update are summed and rounded to the model's dtype once a layer. The pooling (SnapKV's), the mean over the query heads of a KV head
-and that no last tokens are held back (`recent`) are readings: the source tells none of them.
+and that no last tokens are held back (`recent`) are readings, not checked against the authors' code (SamsungLabs/LookaheadKV).
 
 BibTeX:
     @inproceedings{lookaheadkv2026, booktitle={ICLR}, year={2026},
