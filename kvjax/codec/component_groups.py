@@ -79,6 +79,7 @@ class ComponentGroups(Codec):
     lies in two bytes. Integers are clip(round((y - shift) / step), 0, 2^b - 1), halves to the even one; a run of one value has
     step 0 and codes 0. Make one with `ComponentGroups.of`.
     Source: KVTC, arXiv 2511.01815, section 3. Differs: the paper does not say where an eight-bit number's shift lies: the middle.
+    (Kernels of ai-dynamo/dynamo after the paper cast such numbers as they are, without a step or a shift.)
     """
 
     bits: Table = table()
