@@ -22,7 +22,7 @@ paired over the first n prompts of one list, and the verdict under [the rules of
 a size of its own: where it is the better one, it stands beside the smallest share of the other's slots that, were they kept in 16
 bits, would hold as many bytes as it has on the device, which is named; where it is the other, in every column. Papers measure
 larger models on longer prompts: what is reversed here is reversed on this model. LazyEviction and TriAttention are published for
-long answers, behind a prompt that stays whole, which the rows of a needle cut at once: `counting_given` is nearer to their papers. Of
+long answers, behind a prompt that stays whole, which a needle's rows cut at once: `counting_given` is nearer to their papers. Of
 {{count}} verdicts at 95% each some are chance; a cell of fewer than {FEWEST} prompts has none."""
 
 
