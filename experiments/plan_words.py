@@ -19,7 +19,8 @@ def grid(policies: str, budgets: str) -> tuple[Named, ...]:
     Raises:
         ValueError: as `parse_budgets` and `parse_policy`, or one policy under two names: a row is of a policy, and knows one.
     """
-    named = [parse_policy(spec, budget) for spec in _specs(policies) for budget in parse_budgets(budgets)]
+    shares = parse_budgets(budgets)
+    named = [parse_policy(spec, budget) for spec in _specs(policies) for budget in shares]
     found = tuple({(cell.name, cell.budget): cell for cell in named}.values())
     first: dict[tuple[str, Budget], Named] = {}
     for cell in found:

@@ -17,6 +17,8 @@ from kvjax.prefill.run import layer_buffers
 from models import weights
 
 GIB = 1 << 30
+#: Channels of a code that may be planned, finest first.
+_CHANNELS = (2, 4, 8, 16)
 
 
 def plan(decoder: Any, policy: Policy, *, length: int, new: int, dtype: str, card: float) -> dict[str, Any]:
@@ -83,29 +85,28 @@ def coded(policy: Policy, decoder: Any, *, groups: int, centroids: int) -> Polic
 
 def fits_books(policy: Policy, decoder: Any) -> bool:
     """Whether the policy's codebooks of keys, if it has any, are for a model of this shape."""
-    keys = getattr(policy.encode, "keys", None)
-    if not isinstance(keys, ProductQuantized):
+    if not isinstance(policy.encode, Stored) or not isinstance(policy.encode.keys, ProductQuantized):
         return True
-    layers, heads, groups, _, channels = keys.codebook.shape
-    return (layers, heads, groups * channels) == (decoder.layers, decoder.heads, decoder.head_dim)
+    try:
+        policy.encode.keys.check(decoder, 0, 0)
+    except ValueError:
+        return False
+    return True
 
 
 def plan_finest(
     decoder: Any, policy: Policy, *, centroids: int, length: int, new: int, dtype: str, card: float
 ) -> tuple[int, dict[str, Any]]:
     """(g, plan) of keys as codes of 2, 4, 8 or 16 channels: the finest with which the card holds decoding, else the coarsest."""
-    for channels in _CHANNELS:
+    for channels in _CHANNELS:  # every head dimension is even
         if decoder.head_dim % channels == 0:
             groups = decoder.head_dim // channels
-            coarser = coded(policy, decoder, groups=groups, centroids=centroids)
-            found = plan(decoder, coarser, length=length, new=new, dtype=dtype, card=card)
+            chosen = coded(policy, decoder, groups=groups, centroids=centroids)
+            found = plan(decoder, chosen, length=length, new=new, dtype=dtype, card=card)
             if found["fits"]["decoding"]:
                 break
     return groups, found
 
-
-#: Channels of a code, finest first.
-_CHANNELS = (2, 4, 8, 16)
 
 #: Parts of a cache by its fields; those that `nbytes` leaves out too are missing.
 _PARTS = dict.fromkeys(("start", "length", "capacity", "budget"), "regions") | dict(

@@ -36,7 +36,8 @@ def quantised(
         groups: query heads of a KV head, one after the other.
         group: numbers that share a step of 16 bits.   along: of keys, "token" (pages, KIVI) or "channel"; values: "channel".
         layers: in one program, each over slots of its own.   same: or all over the same ones: few enough of them stay in a
-        processor's cache, and what is left is the arithmetic.   rounds: counted runs; medians are reported.
+            processor's cache, and what is left is the arithmetic.
+        rounds: counted runs; medians are reported.
         dtype: of the queries: on a GPU the products are in it.
         impl: of the attention over codes; None lets the library choose.
 

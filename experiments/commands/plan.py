@@ -21,8 +21,8 @@ def plan(
         typer.Option(
             min=1,
             max=MOST,
-            help="Keys as codes of so many groups (hcattention's g); default: the policy's own codebooks, or, of a model that they "
-            "are not for, the finest codes that fit the card.",
+            help="Keys as codes of so many groups (hcattention's g); default: the policy's own codebooks, or, where the built-in "
+            "ones are for another model, the finest codes that fit the card.",
         ),
     ] = None,
     centroids: Annotated[int, typer.Option(min=1, max=MOST, help="Centroids of codebooks that are planned.")] = 8192,
@@ -36,7 +36,7 @@ def plan(
 
     decoder, named = decoder_of(model), policy_of(policy, budget)
     how = dict(length=length, new=new, dtype=dtype, card=card)
-    if groups is None and not fits_books(named.policy, decoder):
+    if groups is None and "artefact=" not in policy and not fits_books(named.policy, decoder):
         groups, found = plan_finest(decoder, named.policy, centroids=centroids, **how)
     else:
         chosen = named.policy if groups is None else coded(named.policy, decoder, groups=groups, centroids=centroids)

@@ -17,8 +17,6 @@ from kvjax.checks import brief
 from models.numbers import MOST
 
 RULES = "lru,lfu,ttl,steps,kvflow,continuum,oracle"
-
-
 #: What makes a workload, and says nothing of a trace.
 _OF_WORKLOADS = ("workload", "jobs", "every", "seed")
 

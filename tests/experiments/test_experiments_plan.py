@@ -123,7 +123,14 @@ def test_codes_that_a_model_has_no_codebooks_for_are_planned_as_fine_as_the_card
     assert not fits_books(policy, lm.decoder) and fits_books(kvjax.methods.snapkv(budget=8), lm.decoder)
     finest, coarsest = (plan_finest(lm.decoder, policy, card=card, **how) for card in (1, 1e-6))
     assert finest[0] == 8 and finest[1]["fits"]["decoding"] and coarsest[0] == 1 and not coarsest[1]["fits"]["decoding"]
-    assert fits_books(coded(policy, lm.decoder, groups=8, centroids=256), lm.decoder)
+    mine = coded(policy, lm.decoder, groups=8, centroids=256)
+    shared = mine.encode.keys.replace(codebook=mine.encode.keys.codebook.update(shape=(3, 2, 1, 256, 2)))
+    assert fits_books(mine, lm.decoder) and fits_books(mine.replace(encode=Stored(keys=shared)), lm.decoder)
+
+
+def test_codebooks_that_are_asked_for_by_name_are_not_replaced(cli):
+    code, _, err = cli(*"bench plan --length 4096 --model llama3-8b --policy hcattention:artefact=smollm2-135m".split())
+    assert code == 2 and "the codebooks are for 30 layers of 3 KV heads, the model has 32 of 8" in err
 
 
 #: Parameters of the released models.
