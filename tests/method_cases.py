@@ -281,6 +281,7 @@ CASES = {
     "mikv": _without_budget(partial(_methods.mikv, group=8)),
     "minference": _without_budget(_methods.minference),
     "neo": _small(_methods.neo, longest=0),
+    "pqcache": _without_budget(partial(_methods.pqcache, tokens=16, local=12, sinks=4, bits=4)),
     "pyramid_infer": MethodCase(_pyramid_infer, keeps_all=True, unbounded=tuple(np.ndindex(SHAPE))),
     "pyramid_keydiff": _small(_methods.pyramid_keydiff, window=8),
     "pyramidkv": _small(_methods.pyramidkv, window=8),

@@ -42,6 +42,7 @@ def _quarter(setting: Setting) -> Builds:
         "infinigen": lambda: methods.infinigen(artefact=setting.artefact("infinigen"), part=0.395),
         "omnikv": lambda: methods.omnikv(tokens=READ, filters=_filters(setting, 0.25), waiting=0),
         "shadowkv": lambda: methods.shadowkv(rank=setting.heads * setting.head_dim // 4, tokens=READ, outliers=0),
+        "pqcache": lambda: methods.pqcache(tokens=READ - 0.14, local=0.14, groups=8),
         "fasa": partial(_fasa, setting, 7 / 32),
         "mpcache": lambda: methods.mpcache(budget=0.2),
     }
@@ -54,6 +55,7 @@ def _eighth(setting: Setting) -> Builds:
         "infinigen": lambda: methods.infinigen(artefact=setting.artefact("infinigen"), part=0.125),
         "omnikv": lambda: methods.omnikv(tokens=READ, filters=_filters(setting, 0.125), waiting=0),
         "shadowkv": lambda: methods.shadowkv(rank=24, tokens=READ, chunk=32, outliers=0, local=1),
+        "pqcache": lambda: methods.pqcache(tokens=READ - 0.05, local=0.05),
         "fasa": partial(_fasa, setting, 3 / 32),
         "mpcache": lambda: methods.mpcache(budget=0.09),
     }

@@ -65,6 +65,7 @@ from kvjax.methods.neo import neo
 from kvjax.methods.neural_garbage_collection import neural_garbage_collection
 from kvjax.methods.non_causal_attention import non_causal_attention
 from kvjax.methods.omnikv import omnikv
+from kvjax.methods.pqcache import pqcache
 from kvjax.methods.pyramid_infer import pyramid_infer
 from kvjax.methods.pyramid_keydiff import pyramid_keydiff
 from kvjax.methods.pyramidkv import pyramidkv
@@ -98,8 +99,8 @@ __all__ = [
     "heterocache", "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant",
     "kvtc", "kvzap", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "less", "local_window", "lococo", "locret",
     "lookahead_kv", "make_each_token_count", "mikv", "minference", "mpcache", "nacl", "neo", "neural_garbage_collection",
-    "non_causal_attention", "omnikv", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl", "quest",
-    "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv", "squeeze_attention",
+    "non_causal_attention", "omnikv", "pqcache", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl",
+    "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv", "squeeze_attention",
     "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
 

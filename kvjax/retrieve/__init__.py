@@ -12,13 +12,14 @@ from kvjax.retrieve.full_attention import FullAttention
 from kvjax.retrieve.host_rows import HostRows
 from kvjax.retrieve.landmarks import Landmarks
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
+from kvjax.retrieve.prompt_codes import PromptCodes
 from kvjax.retrieve.speculated import Speculated
 from kvjax.retrieve.two_levels import TwoLevels
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 
 __all__ = [
     "Clusters", "Dominant", "DominantChannels", "FarBlocks", "FilterLayers", "FullAttention", "HalfSplit", "HostRows",
-    "Interleaved", "Landmarks", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "RawLogits", "Renormalized",
-    "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling", "TwoLevels",
+    "Interleaved", "Landmarks", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "PromptCodes", "RawLogits",
+    "Renormalized",    "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling", "TwoLevels",
     "UnionOfGroup", "Unnormalized", "WithAbsorbed", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip
