@@ -99,9 +99,9 @@ __all__ = [
     "heterocache", "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant",
     "kvtc", "kvzap", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "less", "local_window", "lococo", "locret",
     "lookahead_kv", "make_each_token_count", "mikv", "minference", "mpcache", "nacl", "neo", "neural_garbage_collection",
-    "non_causal_attention", "omnikv", "pqcache", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters", "qjl",
-    "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv", "squeeze_attention",
-    "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
+    "non_causal_attention", "omnikv", "pqcache", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters",
+    "qjl", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv",
+    "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
 
 

@@ -20,6 +20,6 @@ from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 __all__ = [
     "Clusters", "Dominant", "DominantChannels", "FarBlocks", "FilterLayers", "FullAttention", "HalfSplit", "HostRows",
     "Interleaved", "Landmarks", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "PromptCodes", "RawLogits",
-    "Renormalized",    "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling", "TwoLevels",
-    "UnionOfGroup", "Unnormalized", "WithAbsorbed", "ZeroOutput", "ZeroQuery",
+    "Renormalized", "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling",
+    "TwoLevels", "UnionOfGroup", "Unnormalized", "WithAbsorbed", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

@@ -82,8 +82,8 @@ class PromptCodes(Retriever):
 
     Codes take a byte each. Layers with a sliding window keep everything. Needs the whole prompt: nothing may be evicted.
     Raises: ValueError for numbers out of range, groups that do not divide the head dimension, and a budget that evicts.
-    Source: PQCache, arXiv 2407.12820, section 3. Differs: generated tokens stay on the device and are always read, where the release
-    codes the last tokens one by one as new ones come; blocks that were fetched are not kept for the next step.
+    Source: PQCache, arXiv 2407.12820, section 3. Differs: generated tokens stay on the device and are always read, where the
+    release codes the last tokens one by one as new ones come; blocks that were fetched are not kept for the next step.
     """
 
     state: ClassVar[type] = CodesState
