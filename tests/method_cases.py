@@ -278,6 +278,7 @@ CASES = {
     "lookahead_kv": _small(_methods.lookahead_kv, weights=soft_tokens()),
     "make_each_token_count": MethodCase(_make_each_token_count, held=int),
     "locret": _small(_methods.locret, gate=retaining_gate(), recent=8),
+    "magicpig": _without_budget(partial(_methods.magicpig, bits=4, tables=20, local=12, dense=(0,))),
     "mikv": _without_budget(partial(_methods.mikv, group=8)),
     "minference": _without_budget(_methods.minference),
     "neo": _small(_methods.neo, longest=0),

@@ -56,6 +56,7 @@ def _eighth(setting: Setting) -> Builds:
         "omnikv": lambda: methods.omnikv(tokens=READ, filters=_filters(setting, 0.125), waiting=0),
         "shadowkv": lambda: methods.shadowkv(rank=24, tokens=READ, chunk=32, outliers=0, local=1),
         "pqcache": lambda: methods.pqcache(tokens=READ - 0.05, local=0.05),
+        "magicpig": lambda: methods.magicpig(dense=(0, setting.layers // 2), local=32),
         "fasa": partial(_fasa, setting, 3 / 32),
         "mpcache": lambda: methods.mpcache(budget=0.09),
     }

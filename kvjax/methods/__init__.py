@@ -56,6 +56,7 @@ from kvjax.methods.local_window import local_window
 from kvjax.methods.locret import locret
 from kvjax.methods.lococo import lococo
 from kvjax.methods.lookahead_kv import lookahead_kv
+from kvjax.methods.magicpig import magicpig
 from kvjax.methods.make_each_token_count import make_each_token_count
 from kvjax.methods.mikv import mikv
 from kvjax.methods.minference import minference
@@ -98,10 +99,11 @@ __all__ = [
     "duo_attention", "expected_attention", "fasa", "fastdecode", "fastgen", "finch", "full", "gear", "h2o", "hcattention",
     "heterocache", "infinigen", "infllm", "keepkv", "keydiff", "keyformer", "kivi", "knorm", "kvcompose", "kvmerger", "kvquant",
     "kvtc", "kvzap", "kvzip", "lagkv", "layer_defensive_kv", "lazy_eviction", "less", "local_window", "lococo", "locret",
-    "lookahead_kv", "make_each_token_count", "mikv", "minference", "mpcache", "nacl", "neo", "neural_garbage_collection",
-    "non_causal_attention", "omnikv", "pqcache", "pyramid_infer", "pyramid_keydiff", "pyramidkv", "q4_persistent", "qfilters",
-    "qjl", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv", "simlayerkv", "sirllm", "snapkv",
-    "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv", "turboquant", "zeromerge", "zipcache",
+    "lookahead_kv", "magicpig", "make_each_token_count", "mikv", "minference", "mpcache", "nacl", "neo",
+    "neural_garbage_collection", "non_causal_attention", "omnikv", "pqcache", "pyramid_infer", "pyramid_keydiff", "pyramidkv",
+    "q4_persistent", "qfilters", "qjl", "quest", "random", "random_attention", "rkv", "roco", "scissorhands", "shadowkv",
+    "simlayerkv", "sirllm", "snapkv", "squeeze_attention", "streaming_llm", "think", "tova", "triattention", "trim_kv",
+    "turboquant", "zeromerge", "zipcache",
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from kvjax.retrieve.host_rows import HostRows
 from kvjax.retrieve.landmarks import Landmarks
 from kvjax.retrieve.mask_heads import MaskHeads, ZeroOutput, ZeroQuery
 from kvjax.retrieve.prompt_codes import PromptCodes
+from kvjax.retrieve.sampled_tokens import SampledTokens
 from kvjax.retrieve.speculated import Speculated
 from kvjax.retrieve.two_levels import TwoLevels
 from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
@@ -20,6 +21,6 @@ from kvjax.retrieve.top_pages import OwnPages, SharedPages, TopPages
 __all__ = [
     "Clusters", "Dominant", "DominantChannels", "FarBlocks", "FilterLayers", "FullAttention", "HalfSplit", "HostRows",
     "Interleaved", "Landmarks", "MaskHeads", "OwnPages", "PivotRefresh", "Probabilities", "PromptCodes", "RawLogits",
-    "Renormalized", "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "Speculated", "TopP", "TopPages", "Tumbling",
-    "TwoLevels", "UnionOfGroup", "Unnormalized", "WithAbsorbed", "ZeroOutput", "ZeroQuery",
+    "Renormalized", "SampledTokens", "SetOfGroupMean", "SetPerQueryHead", "SharedPages", "Sliding", "Speculated", "TopP",
+    "TopPages", "Tumbling", "TwoLevels", "UnionOfGroup", "Unnormalized", "WithAbsorbed", "ZeroOutput", "ZeroQuery",
 ]  # fmt: skip

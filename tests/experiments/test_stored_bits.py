@@ -13,7 +13,7 @@ from tests.conftest import ids_of, policy_of, prepared
 #: queries of a window, bounds of pages and of clusters, prompts elsewhere with what stands for them on the device.
 KINDS = (
     "snapkv", "kivi", "mikv", "asymkv", "think", "hcattention", "turboquant", "h2o", "tova", "quest", "mpcache", "shadowkv",
-    "infinigen", "omnikv", "pqcache", "fasa", "fastdecode", "heterocache",
+    "infinigen", "omnikv", "pqcache", "magicpig", "fasa", "fastdecode", "heterocache",
 )  # fmt: skip
 LAYERS, HEADS, D = 3, 2, 16
 

@@ -13,7 +13,7 @@ from kvjax.retrieve.clusters import Clusters
 from tests.conftest import policy_of
 
 
-@pytest.mark.parametrize("name", ["fasa", "infinigen", "mpcache", "omnikv", "pqcache", "shadowkv"])
+@pytest.mark.parametrize("name", ["fasa", "infinigen", "magicpig", "mpcache", "omnikv", "pqcache", "shadowkv"])
 def test_a_conversation_comes_back_and_goes_on(lm, pre, tmp_path, name):
     policy = policy_of(name)
     cache = kvjax.decode(lm, kvjax.compress(pre, policy), policy, max_new_tokens=3, stop=()).cache
