@@ -4,6 +4,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental.compute_on import compute_on
 
@@ -62,6 +63,20 @@ def test_decode_beside_host_memory(name, lm):
     assert not copies(program, SLOTS) and text.count('custom_call_target="HostExecute"') == len(meanwhile(text))
     # one host computation a layer, while the device lists the next slots; or one that fetches satellites' keys and values
     assert len(meanwhile(text)) == (lm.decoder.layers if cache.placement == OnHost() else 1)
+    assert all("fusion" in work for work in meanwhile(text))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pqcache", "magicpig", "fastdecode"])
+def test_prompts_in_host_memory_stay_there(name, lm):
+    """What a step reads of a prompt elsewhere is not written, and a layer has one host computation, with the device at work."""
+    policy = policy_of(name)
+    program, _ = program_of(lm, policy)
+    text, memory = program.as_text(), program.memory_analysis()
+    away = kvjax.compress(kvjax.prefill(lm, list(range(90)), needs=policy), policy).retrieval.elsewhere
+    layers = int((np.asarray(away).sum((1, 2)) > 0).sum())
+    assert memory.host_output_size_in_bytes == 0 and memory.host_temp_size_in_bytes < 4096
+    assert not copies(program, SLOTS) and len(meanwhile(text)) == layers > 0
     assert all("fusion" in work for work in meanwhile(text))
 
 
