@@ -1,6 +1,7 @@
 """Result rows -> the places of a leaderboard: a method at a budget on a task, with its score, its cost and how to measure it."""
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -74,8 +75,9 @@ class Place:
 def places(rows: Sequence[Row]) -> list[Place]:
     """All places, task by task, the best first; the mean over the tasks with scores comes first where there are several.
 
-    Of a model and length the tasks with scores come first, among them those of the most prompts, and unseen questions. The
-    same questions seen and not are one task: their prompts are the same, and a mean of both would count them twice.
+    The model and length of the most rows come first, of each the tasks with scores, among them those of the most prompts, and
+    unseen questions. The same questions seen and not are one task: their prompts are the same, and a mean of both would count them
+    twice.
 
     Raises:
         ValueError: rows that do not compare (see `experiments.report.tables.groups`).
@@ -92,7 +94,10 @@ def group(place: Place) -> str:
 
 
 def _ordered(compared: Sequence[Comparison]) -> list[Comparison]:
-    settings = list(dict.fromkeys(map(setting, compared)))
+    rows: Counter[tuple] = Counter()
+    for c in compared:
+        rows[setting(c)] += sum(e.score.count for e in c.entries)
+    settings = [found for found, _ in rows.most_common()]
 
     def order(c: Comparison) -> tuple[int, bool, int, bool]:
         return settings.index(setting(c)), c.kind == "nats", -max(e.score.count for e in c.entries), _asked(c)[1] == "seen"

@@ -239,6 +239,13 @@ def test_slots_made_of_a_share_are_that_share():
     assert {place.name: group(place) for place in places(rows)} == {"full": "own", "snapkv 0.1": "0.1", "arkv 6": "0.1"}
 
 
+def test_the_length_of_the_most_rows_comes_first():
+    few = made(tasks=("vt",), prompts=3, length=50)
+    many = made(tasks=("needle",), prompts=10, length=90)
+    for rows in (few + many, many + few):
+        assert list(dict.fromkeys((p.task, p.length) for p in places(rows)))[:2] == [("needle unseen", 90), ("ppl", 90)]
+
+
 def test_the_mean_comes_first_or_else_the_task_of_most_prompts():
     assert places(made())[0].task == MEAN
     rows = [r for r in made() if r["task"] != "vt" or r["prompt"] == 0]
