@@ -16,6 +16,7 @@ from kvjax.compress.run import carried
 from kvjax.policy import Policy
 from kvjax.prefill.attention import bucket
 from kvjax.prefill.run import buffers
+from kvjax.stage import Retriever
 from kvjax.types import ALIGN, AT_REST, DECODING, power_of_two
 
 
@@ -31,11 +32,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Decided:
-    """What `compress` decided for it."""
+    """What `compress` decided for it; `away` is NumPy's, as the length is."""
 
     keep: Any
     count: np.ndarray
     mean_budget: int
+    away: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -83,20 +85,38 @@ def prompt(decoder: Any, needs: frozenset, length: int, dtype: Any) -> Row:
     return Row(np.asarray([length], np.int32), *buffers(decoder, n, dtype, needs))
 
 
+def away(decoder: Any, policy: Policy, count: np.ndarray, length: int, dtype: Any) -> np.ndarray | None:
+    """Which of the slots that stay the retriever holds outside the pool, bool [L, 1, H, n]; None where it holds none.
+
+    One layer of zeros stands for the keys of all: how many are elsewhere depends on the prompt's length alone.
+    """
+    if type(policy.retrieve).away is Retriever.away:
+        return None
+    n = bucket(length, None)[0]
+    zeros = jnp.zeros((1, decoder.heads, n, decoder.head_dim), dtype)
+    row = Row(np.asarray([length], np.int32), [zeros] * decoder.layers, [zeros] * decoder.layers, [])
+    decided = Decided(jnp.arange(n) < jnp.asarray(count)[..., None], count, policy.mean_budget(length))
+    masks = policy.retrieve.away([row], [decided], decoder)
+    return None if masks is None else np.asarray(masks[0])
+
+
 def planned(decoder: Any, policy: Policy, length: int, *, new: int, dtype: Any) -> Planned:
     """The cache of one prompt with room for `new` tokens, as `compress(..., headroom=new)` would allocate it; at rest with 0."""
     count = kept(decoder, policy, length)
+    elsewhere = away(decoder, policy, count, length, dtype)
+    here = count if elsewhere is None else count - elsewhere.sum(-1)
     headroom, align = policy.when.headroom(new, 1), math.lcm(ALIGN, policy.encode.page)
-    start, capacity, slots = plan_regions(count + headroom, align=align, steps=DECODING if new else AT_REST)
+    start, capacity, slots = plan_regions(here + headroom, align=align, steps=DECODING if new else AT_REST)
     structure, fields = None, []
 
     def build():
         nonlocal structure
         row = prompt(decoder, policy.needs, length, dtype)
         keep = jnp.zeros((*count.shape, row.k[0].shape[2]), bool)
-        regions = {name: jnp.asarray(x, jnp.int32) for name, x in dict(start=start, capacity=capacity, length=count).items()}
+        regions = {name: jnp.asarray(x, jnp.int32) for name, x in dict(start=start, capacity=capacity, length=here).items()}
         cache = _cache(decoder, policy, row, slots, **regions)
-        state = policy.retrieve.build([row], [Decided(keep, count, policy.mean_budget(length))], cache, policy.encode)
+        decided = Decided(keep, count, policy.mean_budget(length), elsewhere)
+        state = policy.retrieve.build([row], [decided], cache, policy.encode)
         paths, structure = jax.tree_util.tree_flatten_with_path(cache.replace(retrieval=state))
         fields.extend(path[0].name for path, _ in paths)
         return [x for _, x in paths]

@@ -33,7 +33,7 @@ class Weightless:
         return params["x"]
 
     def layer(self, weights: Any, x: Any, positions: Any, attend: Callable) -> tuple[Any, Any]:
-        out, aux = attend(AttentionInputs(**weights, x=x, residual=x, w_o=None))
+        out, aux = attend(AttentionInputs(**weights, x=x, residual=x, w_o=None, queries_of=lambda x: weights["q_raw"]))
         return x + out.sum().astype(x.dtype), aux
 
 
@@ -52,7 +52,7 @@ def step_temporaries(decoder: Any, policy: Policy, cache: Planned, dtype: Any) -
 
     def step(params, policies, leaves):
         policy = jax.tree.unflatten(form, policies)
-        spec = Spec.of(Weightless(decoder.windows, h, g, d), policy, cap)
+        spec = Spec.of(Weightless(decoder.windows, h, g, d, decoder.rope), policy, cap)
         one = jnp.ones(1, jnp.int32)
         cache_, x = run_tokens(spec, params, jax.tree.unflatten(cache.structure, leaves), one[:, None], one)
         return jax.tree.leaves(cache_), x

@@ -65,7 +65,11 @@ def once_begun(begun: Int32[Array, ""], x: PyTree) -> PyTree:
 Parts = tuple[Float[Array, "1 h _ _"], ...]
 
 
-def saved(home: OnDevice, away: Sequence[Bool[Array, "l 1 h _"]], parts: Sequence[Sequence[Parts]]) -> Elsewhere:
+#: Which slots of one row are elsewhere, as `compress` has it, or as NumPy's where a cache is planned as shapes.
+Away = Bool[Array, "l 1 h _"] | Bool[np.ndarray, "l 1 h _"]
+
+
+def saved(home: OnDevice, away: Sequence[Away], parts: Sequence[Sequence[Parts]]) -> Elsewhere:
     """The slots in `away`, a mask for each prompt, with parts[row][layer]; a layer without a slot is not touched."""
     count = np.concatenate([np.asarray(mask.sum(-1)) for mask in away], 1)
     by_row = np.moveaxis(count, 1, 0).reshape(-1)

@@ -16,11 +16,12 @@ from kvjax.cache.counter import Counter
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.encoder import Encoder
 from kvjax.join import joined
+from kvjax.placement import OnHost
 from kvjax.placement.on_host import _HOST
 from kvjax.placement.sampled_attention import SLOTS, SampledPart, sampled_attention
 from kvjax.protocols import Cache, Decoder
 from kvjax.ranges import Whole
-from kvjax.retrieve.elsewhere import check_whole
+from kvjax.retrieve.elsewhere import check_homes, check_whole
 from kvjax.stage import Retriever
 from kvjax.types import Number, size_class
 
@@ -154,6 +155,7 @@ class SampledTokens(Retriever):
         return found
 
     def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> SampledState:
+        check_homes("SampledTokens", OnHost(), encode)
         check_whole("SampledTokens", rows, decided)
         parts, mean = [], []
         some = np.any([np.asarray(d.away.any((1, 2, 3))) for d in decided], 0)

@@ -16,7 +16,7 @@ from experiments.bench.planned_cache import planned
 from experiments.bench.planned_step import step_temporaries
 from experiments.commands.plan import plan as command
 from kvjax.allocate import AttentionVariance, WholeLayers
-from kvjax.encode import Cast, Stored
+from kvjax.encode import Cast, OnHost, Stored
 from tests.conftest import live_bytes, policy_of, toy_config
 
 NEW = 16
@@ -39,6 +39,19 @@ def test_a_planned_cache_is_what_is_allocated(name, budget, lm, pre):
     assert (found.slots, sum(device.values()), sum(host.values())) == (cache.slots, cache.nbytes, cache.host_nbytes)
     held = {"keys": cache.k.nbytes, "positions": cache.pos.nbytes, "regions": 4 * cache.start.nbytes}
     assert {part: device[part] for part in held} == held
+
+
+@pytest.mark.parametrize("name", ["infinigen", "omnikv", "pqcache", "magicpig", slow("shadowkv"), slow("fasa"), slow("quest")])
+def test_a_planned_cache_whose_prompt_is_elsewhere(name, lm, pre):
+    policy = policy_of(name)
+    if name == "fasa":
+        policy = policy.replace(retrieve=policy.retrieve.replace(home=OnHost()))
+    found = planned(lm.decoder, policy, 90, new=NEW, dtype=jnp.float32)
+    device, host = cache_bytes(found)
+    cache = kvjax.compress(pre, policy, headroom=policy.when.headroom(NEW, 1))
+    assert (found.slots, sum(device.values()), sum(host.values())) == (cache.slots, cache.nbytes, cache.host_nbytes)
+    assert name == "quest" or cache.host_nbytes > 0
+    assert step_temporaries(lm.decoder, policy, found, jnp.float32) > 0
 
 
 @pytest.mark.parametrize("name", ["snapkv", "d2o", slow("full")])
