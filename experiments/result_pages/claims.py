@@ -118,8 +118,8 @@ METHODS: Published = {
         "OmniKV, ICLR 2025, Table 1": ("infllm", "h2o"),
     },
     "fasa": {"arXiv 2602.03152, Table 2": ("quest",)},
-    "pqcache": {"arXiv 2407.12820, InfiniteBench": ("h2o", "snapkv", "pyramidkv", "infllm")},
-    "magicpig": {"arXiv 2410.16179, RULER": ("quest",)},
+    "pqcache": {"arXiv 2407.12820, InfiniteBench": ("h2o", "infllm"), BASELINE: ("snapkv", "pyramidkv")},
+    "magicpig": {"MagicPIG's repository, RULER": ("quest",)},
 }
 
 QUANTISED: Published = {

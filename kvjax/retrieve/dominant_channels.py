@@ -19,7 +19,7 @@ from kvjax.placement import OnDevice
 from kvjax.protocols import Cache, Decoder
 from kvjax.ranges import Whole
 from kvjax.retrieve.dominant import Dominant
-from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
+from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, rows_together, saved
 from kvjax.retrieve.token_lists import as_list, best
 from kvjax.retrieve.top_pages import together
 from kvjax.stage import Retriever
@@ -55,16 +55,10 @@ class TipState(Fetching):
     @staticmethod
     def stack(states: list) -> "TipState":
         away = None if states[0].away is None else Elsewhere.stack([s.away for s in states])
-        tips = tuple(_together(layers) for layers in zip(*(s.tips for s in states), strict=True))
+        tips = tuple(rows_together(layers) for layers in zip(*(s.tips for s in states), strict=True))
         bare = [s.replace(away=None, tips=None, most=0) for s in states]
         joined = jax.tree.map(lambda *x: jnp.concatenate(x), *bare)
         return joined.replace(away=away, tips=tips, most=max(s.most for s in states))
-
-
-def _together(tips: PyTree) -> Float[Array, "b h n c"]:
-    """One layer's tips of several rows, padded to the longest prompt."""
-    n = max(x.shape[2] for x in tips)
-    return jnp.concatenate([jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[2]), (0, 0))) for x in tips])
 
 
 @struct.dataclass
@@ -142,7 +136,7 @@ class DominantChannels(Retriever):
             some = np.asarray(d.away.any((1, 2, 3)))
             tips.append([tip if there else tip[:, :, :0] for (tip, _), there in zip(kept, some, strict=True)])
         away = saved(self.home, [d.away for d in decided], parts)
-        tips = tuple(_together(layers) for layers in zip(*tips, strict=True))
+        tips = tuple(rows_together(layers) for layers in zip(*tips, strict=True))
         made_for = self.skip_layers, self.origin
         return TipState(away=away, tips=tips, prompt=jnp.asarray(lengths, jnp.int32), made_for=made_for, **state)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Float32, Int32, Int64, PyTree
+from jaxtyping import Array, Bool, Float, Float32, Int32, Int64, PyTree, Shaped
 
 from kvjax.cache.counter import Counter
 from kvjax.cache.retriever_state import RetrieverState
@@ -93,6 +93,12 @@ def _put(home, store, rows, mask, start):
     n = mask.shape[-1]
     order = jnp.argsort(~mask, axis=-1, stable=True).astype(jnp.int32)
     return home.pick(store, rows, order, start, mask.sum(-1, dtype=jnp.int32)) if n else store
+
+
+def rows_together(several: Sequence[Shaped[Array, "_ h _ *c"]]) -> Shaped[Array, "b h n *c"]:
+    """One array of several rows, tokens padded with zeros to the longest prompt."""
+    n = max(x.shape[2] for x in several)
+    return jnp.concatenate([jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[2])) + ((0, 0),) * (x.ndim - 3)) for x in several])
 
 
 def check_homes(name: str, home: OnDevice, encode: Encoder) -> None:

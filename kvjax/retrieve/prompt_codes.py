@@ -16,8 +16,8 @@ from kvjax.cache.counter import Counter
 from kvjax.encoder import Encoder
 from kvjax.placement import OnDevice, OnHost
 from kvjax.protocols import Cache, Decoder
-from kvjax.ranges import Whole
-from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, saved
+from kvjax.ranges import Size, Whole
+from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, rows_together, saved
 from kvjax.retrieve.fitted_codebooks import CodedKeys, coded_keys, expected_scores, group_worth
 from kvjax.retrieve.token_lists import top_tokens
 from kvjax.retrieve.top_pages import together
@@ -58,12 +58,10 @@ class CodesState(Fetching):
 
 
 def _together(several: Sequence[PyTree]) -> PyTree:
-    """One layer of several rows, tokens padded to the longest prompt."""
+    """One layer of several rows; () where one of them has none elsewhere."""
     if not all(isinstance(x, CodedKeys) for x in several):
         return ()
-    n = max(x.codes.shape[2] for x in several)
-    wide = [x.replace(codes=jnp.pad(x.codes, ((0, 0), (0, 0), (0, n - x.codes.shape[2]), (0, 0)))) for x in several]
-    return jax.tree.map(lambda *x: jnp.concatenate(x), *wide)
+    return CodedKeys(codes=rows_together([x.codes for x in several]), book=jnp.concatenate([x.book for x in several]))
 
 
 @struct.dataclass
@@ -94,17 +92,17 @@ class PromptCodes(Retriever):
     tokens: Number = 0.05
     local: Number = 0.05
     sinks: Whole = struct.field(pytree_node=False, default=32)
-    groups: int = struct.field(pytree_node=False, default=2)
+    groups: Size = struct.field(pytree_node=False, default=2)
     bits: int = struct.field(pytree_node=False, default=6)
-    steps: int = struct.field(pytree_node=False, default=25)
+    steps: Size = struct.field(pytree_node=False, default=25)
     seed: Number = 0
     home: OnDevice = OnHost()
 
     def __post_init__(self):
         check_budget(self.tokens)
         check_budget(self.local)
-        if min(self.groups, self.steps) < 1 or not 1 <= self.bits <= 8:
-            raise ValueError(f"groups and steps are at least 1, a code 1 to 8 bits; got {self!r}")
+        if not 1 <= self.bits <= 8:
+            raise ValueError(f"a code has 1 to 8 bits; got {self!r}")
 
     def check(self, model: Decoder, length: int, mean_budget: int) -> None:
         if model.head_dim % self.groups:

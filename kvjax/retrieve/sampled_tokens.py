@@ -21,7 +21,7 @@ from kvjax.placement.on_host import _HOST
 from kvjax.placement.sampled_attention import SLOTS, SampledPart, sampled_attention
 from kvjax.protocols import Cache, Decoder
 from kvjax.ranges import Whole
-from kvjax.retrieve.elsewhere import check_homes, check_whole
+from kvjax.retrieve.elsewhere import check_homes, check_whole, rows_together
 from kvjax.stage import Retriever
 from kvjax.types import Number, size_class
 
@@ -88,13 +88,8 @@ def _together(several: Sequence[PyTree]) -> PyTree:
     """One layer of several rows, tokens padded to the longest prompt, on the host."""
     if not all(several):
         return ()
-    n = max(part.k.shape[2] for part in several)
-
-    def wide(x: Array) -> Array:
-        return jnp.pad(jax.device_put(x, jax.memory.Space.Device), ((0, 0), (0, 0), (0, n - x.shape[2])) + ((0, 0),) * (x.ndim - 3))
-
-    parts = [jnp.concatenate([wide(x) for x in kind]) for kind in zip(*several, strict=True)]
-    return SampledPart(*jax.device_put(parts, _HOST))
+    here = jax.device_put([tuple(part) for part in several], jax.memory.Space.Device)
+    return SampledPart(*jax.device_put([rows_together(kind) for kind in zip(*here, strict=True)], _HOST))
 
 
 @struct.dataclass

@@ -21,7 +21,7 @@ from kvjax.evidence.skewed_queries import turned
 from kvjax.placement import OnDevice, OnHost
 from kvjax.protocols import Cache, Decoder
 from kvjax.ranges import Whole
-from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, once_begun, saved
+from kvjax.retrieve.elsewhere import Elsewhere, Fetching, attend_rows, check_homes, check_whole, once_begun, rows_together, saved
 from kvjax.retrieve.token_lists import as_list, best
 from kvjax.retrieve.top_pages import together
 from kvjax.stage import Retriever
@@ -115,12 +115,10 @@ class Guess:
 
 
 def _together(several: Sequence[PartialKeys | tuple[()]]) -> PyTree:
-    """One layer of several rows, tokens padded to the longest prompt."""
+    """One layer of several rows."""
     if not isinstance(several[0], PartialKeys):
         return ()
-    n = max(x.keys.shape[2] for x in several)
-    wide = [x.replace(keys=jnp.pad(x.keys, ((0, 0), (0, 0), (0, n - x.keys.shape[2]), (0, 0)))) for x in several]
-    return jax.tree.map(lambda *x: jnp.concatenate(x), *wide)
+    return PartialKeys(keys=rows_together([x.keys for x in several]), basis=jnp.concatenate([x.basis for x in several]))
 
 
 @struct.dataclass

@@ -60,9 +60,9 @@ def reads_everything(lm, pre, policy, atol: float = 2e-5) -> None:
     np.testing.assert_allclose(got.logits, want.logits, atol=atol)
 
 
-def rows_are_solo(lm, policy) -> None:
-    """Rows of a batch, and of stacked caches, to the bit what they are alone."""
-    prompts = [ids_of(n, seed=n) for n in (90, 61, 130)]
+def rows_are_solo(lm, policy, *, lengths=(90, 61, 130), counter: str = "fetched") -> None:
+    """Rows of a batch, and of stacked caches, to the bit what they are alone; their counters, too."""
+    prompts = [ids_of(n, seed=n) for n in lengths]
     how = dict(max_new_tokens=12, stop=(), return_logits=True, pool_budget=130)  # one program for all that are alone
     batch = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts, needs=policy), policy), policy, **how)
     caches = [kvjax.compress(kvjax.prefill(lm, ids, needs=policy), policy) for ids in prompts]
@@ -72,4 +72,5 @@ def rows_are_solo(lm, policy) -> None:
         for several in (batch, stacked):
             np.testing.assert_array_equal(several.tokens[r], solo.tokens[0])
             np.testing.assert_array_equal(several.logits[r], solo.logits[0])
-            assert several.cache.retrieval.fetched.total[r] == solo.cache.retrieval.fetched.total[0]
+            counted, alone = (getattr(out.cache.retrieval, counter).total for out in (several, solo))
+            assert counted[r] == alone[0]

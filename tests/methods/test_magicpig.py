@@ -90,17 +90,8 @@ def test_a_prompt_without_a_token_between_is_the_full_cache(lm):
 
 
 def test_rows_are_what_they_are_alone(lm):
-    chosen, prompts = policy(), [ids_of(n, seed=n) for n in (90, 14, 130)]
-    how = dict(max_new_tokens=12, stop=(), return_logits=True, pool_budget=130)
-    batch = kvjax.decode(lm, kvjax.compress(kvjax.prefill(lm, prompts), chosen), chosen, **how)
-    caches = [kvjax.compress(kvjax.prefill(lm, ids), chosen) for ids in prompts]
-    stacked = kvjax.decode(lm, kvjax.stack(caches), chosen, **how)
-    for r, cache in enumerate(caches):
-        solo = kvjax.decode(lm, cache, chosen, **how)
-        for several in (batch, stacked):
-            np.testing.assert_array_equal(several.tokens[r], solo.tokens[0])
-            np.testing.assert_array_equal(several.logits[r], solo.logits[0])
-            assert several.cache.retrieval.sampled.total[r] == solo.cache.retrieval.sampled.total[0]
+    """One of them has hardly a token between sinks and last ones."""
+    reading.rows_are_solo(lm, policy(), lengths=(90, 14, 130), counter="sampled")
 
 
 def test_bytes_are_where_they_are_said_to_be(lm, pre):
