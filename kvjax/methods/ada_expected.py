@@ -4,7 +4,8 @@ The pairing the Expected Attention paper (arXiv 2510.00636) evaluates beside uni
 Stages: score ExpectedAttention(eps) · allocate Adaptive(alpha) · select TopK(sinks) · after the prompt.
 
 BibTeX:
-    @misc{devoto2025adaexpected, title={ada_expected},
+    @misc{devoto2025expected,
+      title={Expected Attention: {KV} Cache Compression by Estimating Attention from Future Queries Distribution},
       author={Alessio Devoto and others}, year={2025}, eprint={2510.00636}, archivePrefix={arXiv}}
 
 Example:

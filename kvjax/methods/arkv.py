@@ -12,7 +12,7 @@ them in the order its cuts leave: the prompt's slots by score, and later those t
 
 BibTeX:
     @article{arkv2026, title={{ARKV}: Adaptive and Resource-Efficient {KV} Cache Management under Limited Memory Budget for
-      Long-Context Inference in {LLM}s}, journal={arXiv:2603.08727}, year={2026}}
+      Long-Context Inference in {LLM}s}, author={Jianlong Lei and Shashikant Ilager}, journal={arXiv:2603.08727}, year={2026}}
 
 Example:
     policy = kvjax.methods.arkv(budget=128)

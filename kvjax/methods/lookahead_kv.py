@@ -10,7 +10,7 @@ update are summed and rounded to the model's dtype once a layer. The pooling (Sn
 and that no last tokens are held back (`recent`) are readings, not checked against the authors' code (SamsungLabs/LookaheadKV).
 
 BibTeX:
-    @inproceedings{lookaheadkv2026, booktitle={ICLR}, year={2026},
+    @inproceedings{lookaheadkv2026, author={Jinwoo Ahn and others}, booktitle={ICLR}, year={2026},
       title={{LookaheadKV}: Fast and Accurate {KV} Cache Eviction by Glimpsing into the Future without Generation}}
 
 Example:

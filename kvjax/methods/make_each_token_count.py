@@ -12,6 +12,7 @@ of the release are not offered.
 BibTeX:
     @misc{makeeachtokencount2026,
       title={Make Each Token Count: Towards Improving Long-Context Performance with {KV} Cache Eviction},
+      author={Ngoc Bui and Hieu Trung Nguyen and Arman Cohan and Rex Ying},
       year={2026}, eprint={2605.09649}, archivePrefix={arXiv}}
 
 Example:

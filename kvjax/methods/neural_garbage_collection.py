@@ -10,6 +10,7 @@ cut anew of the slots held. The paper's schedule of retentions, which its prompt
 
 BibTeX:
     @misc{ngc2026, title={Neural Garbage Collection: Learning to Forget while Learning to Reason},
+      author={Michael Y. Li and Jubayer Ibn Hamid and Emily B. Fox and Noah D. Goodman},
       year={2026}, eprint={2604.18002}, archivePrefix={arXiv}}
 
 Example:

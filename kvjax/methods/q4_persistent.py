@@ -10,7 +10,7 @@ of the release, of MLX, begin at the end of larger magnitude, and their step is 
 
 BibTeX:
     @article{agentmemory2026, title={Agent Memory Below the Prompt: Persistent {Q4} {KV} Cache for Multi-Agent {LLM} Inference on
-      Edge Devices}, journal={arXiv:2603.04428}, year={2026}}
+      Edge Devices}, author={Yakov Pyotr Shkolnikov}, journal={arXiv:2603.04428}, year={2026}}
 
 Example:
     policy = kvjax.methods.q4_persistent(group=16)
