@@ -84,11 +84,14 @@ def share_layers(lm: LanguageModel, *, every: int | None = None, kept: Sequence[
         every: keep every so many-th layer, from 0 on.   kept: or the layers to keep, 0 among them.
 
     Raises:
-        ValueError: neither or both given, a set without layer 0, a layer that would read one with another sliding window.
+        ValueError: neither or both given, a set without layer 0, a layer that would read one with another sliding window, a model
+            over the devices of a mesh.
         TypeError: a model whose layers are shared already.
     """
     if isinstance(lm.decoder, SharedDecoder):
         raise TypeError("this model's layers are shared already: begin with the model as it was loaded")
+    if lm.part is not None:
+        raise ValueError("this model lies over the devices of a mesh: share its layers first, then models.shard what comes out")
     if (every is None) == (kept is None) or (every is not None and every < 1):
         raise ValueError(f"say every= (1 or more) or kept=, one of them; got every={every}, kept={kept}")
     layers, windows = lm.decoder.layers, lm.decoder.windows

@@ -29,7 +29,7 @@ def calibrate(
     """Calibrate a model for a method."""
     calibration = find(method)
     settings = parse_settings(method, calibration.DEFAULTS, changes or ())
-    settings |= {name: x for name, x in dict(samples=samples, length=length).items() if x is not None}
+    settings |= _options(changes or (), samples=samples, length=length)
     import models
     from kvjax.artefacts.artefact import refuse_strangers, save
 
@@ -61,6 +61,19 @@ def parse_settings(method: str, defaults: Mapping[str, Any], changes: Sequence[s
             raise ValueError(f"--set {change!r} is not one KEY=VALUE of {method}'s settings; they are: {', '.join(defaults)}")
         given[key] = _of_type(key, value, type(defaults[key]))
     return {**defaults, **given}
+
+
+def _options(changes: Sequence[str], *, samples: int | None, length: int | None) -> dict[str, int]:
+    """The settings that have an option of their own and were given by it.
+
+    Raises:
+        ValueError: one that --set gives, too.
+    """
+    given = {name: x for name, x in dict(samples=samples, length=length).items() if x is not None}
+    twice = sorted(given.keys() & {change.partition("=")[0] for change in changes})
+    if twice:
+        raise ValueError(f"--{twice[0]} and --set {twice[0]}=... were both given: say one of them")
+    return given
 
 
 def _of_type(key: str, text: str, kind: type) -> Any:

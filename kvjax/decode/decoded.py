@@ -2,7 +2,7 @@
 
 import numpy as np
 from flax import struct
-from jaxtyping import PyTree
+from jaxtyping import Array, Int32, PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.sharded import ShardedCache
@@ -58,6 +58,11 @@ class Decoded:
 def told(seconds: float, steps: int, cache: KVCache | ShardedCache) -> dict[str, float | int]:
     """`Decoded.info` of a loop that took so long."""
     return dict(seconds=seconds, steps=steps, ms_per_token=1e3 * seconds / steps, nbytes=cache.nbytes, slots=cache.slots)
+
+
+def stop_ids(stop: Int32[Array, " s"]) -> tuple[int, ...]:
+    """The token ids that end a row, of an array that is filled up with -1."""
+    return tuple(token for token in np.asarray(stop).tolist() if token >= 0)
 
 
 def _beginning(text: str) -> str:

@@ -12,7 +12,7 @@ from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.sharded import ShardedCache
 from kvjax.checks import check_key, check_key_rows, check_language_model, check_new_tokens, check_sampler, check_stop
 from kvjax.decode import sharded
-from kvjax.decode.decoded import Decoded, told
+from kvjax.decode.decoded import Decoded, stop_ids, told
 from kvjax.decode.first_run import first_run
 from kvjax.decode.headroom import check_cache, make_room
 from kvjax.decode.sample import Greedy
@@ -96,7 +96,7 @@ def _decode(
         cache=cache,
         info=told(seconds, steps, cache),
         tokenizer=lm.tokenizer,
-        stop=tuple(np.asarray(stop).tolist()),
+        stop=stop_ids(stop),
     )
 
 

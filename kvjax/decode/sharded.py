@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Int32, PyTree
 from kvjax.cache.mesh import EACH, HEADS, ROWS, sizes, whole
 from kvjax.cache.sharded import ShardedCache
 from kvjax.checks import check_key_rows
-from kvjax.decode.decoded import Decoded, told
+from kvjax.decode.decoded import Decoded, stop_ids, told
 from kvjax.decode.first_run import first_run
 from kvjax.decode.routed import Routed, with_routes
 from kvjax.decode.sharded_room import check_sharded, make_sharded_room
@@ -85,7 +85,7 @@ def decode(
         cache=end,
         info=told(seconds, taken, end),
         tokenizer=lm.tokenizer,
-        stop=tuple(np.asarray(stop).tolist()),
+        stop=stop_ids(stop),
     )
 
 

@@ -40,6 +40,7 @@ def test_stop_tokens_are_not_in_it(spoken, out):
     n = int(ended.lengths[0])
     assert ended.tokens[0, n - 1] == stop and n <= 4
     assert ended.text[0] == spoken.decode(ended.tokens[0, : n - 1])
+    assert ended.stop == (stop,) and out.stop == ()
     silent = [t for t in ended.tokens[1, : ended.lengths[1]].tolist() if t != stop]
     assert ended.text[1] == spoken.decode(silent)
 

@@ -53,6 +53,7 @@ def test_what_is_in_the_way_is_not_replaced(cli, hcattention_words, tmp_path):
         (["--set", "groups=2", "--set", "centroids=0"], "centroids must be 1 to 65536, got 0"),
         (["--set", "color=3"], "'color=3' is not one KEY=VALUE"),
         (["--set", "groups=2", "--set", "groups=4"], "--set: groups is given twice"),
+        (["--samples", 2, "--set", "samples=3"], "--samples and --set samples=... were both given: say one of them"),
         (["--samples", 40, "--length", 200, "--set", "groups=2"], "40 samples of 200 tokens need 8000"),
         (["--length", 100_000, "--set", "groups=2"], "beyond the model's context"),
     ],

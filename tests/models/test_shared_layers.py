@@ -117,6 +117,8 @@ def test_what_does_not_fit_is_said_at_once(lm, shared):
         models.share_layers(lm, every=2, kept=(0,))
     with pytest.raises(TypeError, match="shared already"):
         models.share_layers(shared, every=2)
+    with pytest.raises(ValueError, match="share its layers first"):
+        models.share_layers(models.shard(lm, kvjax.mesh()), every=2)
     mixed = models.Decoder(dataclasses.replace(lm.decoder.config, windows=(None, 16, None)))
     with pytest.raises(ValueError, match="another sliding window"):
         models.share_layers(lm.replace(decoder=mixed), kept=(0, 2))
