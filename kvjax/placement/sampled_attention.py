@@ -1,6 +1,5 @@
 """Attention over the keys in host memory whose hashes meet the query's, each weighted by how likely that was (MagicPIG)."""
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -10,18 +9,19 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Float32, Int32, UInt16
 
 from kvjax.kernels.dispatch import compiles_for
-from kvjax.placement.host_attention import _LOW
+from kvjax.placement.host_attention import _LOW, SLOTS
 from kvjax.placement.on_host import _DEVICE, _on_host
 from kvjax.types import Queries
 
 #: Added to a chance before its logarithm, as in the release.
 _LEAST = np.float32(1e-4)
-#: Slots of a block, or a divisor of it where slots are no multiple.
-SLOTS = 64
 
 
 class SampledPart(NamedTuple):
-    """Centred keys, values, which of them are there, and each key's hash in every table; all in pinned host memory."""
+    """Centred keys, values, which of them are there, and each key's hash in every table; all in pinned host memory.
+
+    n is a multiple of `SLOTS`, the slots of a block.
+    """
 
     k: Float[Array, "b h n d"]
     v: Float[Array, "b h n d"]
@@ -65,8 +65,7 @@ def _attention(part: SampledPart, q: Queries, codes: Array, bits: int) -> tuple[
     """Region after region, block after block of slots: of shapes that do not know how long the other rows are, so no bit does."""
     b, h, g, _, d = q.shape
     queries = q.astype(jnp.float32).reshape(b * h, g, d), codes.reshape(b * h, g, -1)
-    size = math.gcd(part.k.shape[2], SLOTS)
-    keys = jax.tree.map(lambda x: x.reshape(b * h, -1, size, *x.shape[3:]), part)
+    keys = jax.tree.map(lambda x: x.reshape(b * h, -1, SLOTS, *x.shape[3:]), part)
 
     def region(given: tuple) -> tuple[Array, Array, Array]:
         (q, codes), keys = given

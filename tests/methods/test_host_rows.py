@@ -81,6 +81,28 @@ def test_parts_and_their_join_against_one_softmax():
     np.testing.assert_allclose(joined([parts[0], nothing])[0], parts[0][0], atol=1e-6)
 
 
+@pytest.mark.parametrize(("dtype", "window"), [("float32", None), ("float32", 40), ("bfloat16", None)])
+def test_no_bit_of_a_row_depends_on_the_others(dtype, window):
+    """A row beside longer ones, which fill it up to their length."""
+    rng = np.random.default_rng(1)
+    k, v, q = (rng.normal(size=size) for size in ((1, 2, 300, 64), (1, 2, 300, 64), (1, 2, 3, 1, 64)))
+    held, now = rng.random((1, 2, 300)) < 0.7, jnp.full((1, 1), 300)
+
+    def attended(rows, slots):
+        def wide(x):
+            return jnp.pad(jnp.asarray(x), ((0, rows - 1), (0, 0), (0, slots - x.shape[2])) + ((0, 0),) * (x.ndim - 3))
+
+        part = to_host(wide(k).astype(dtype), wide(v).astype(dtype), wide(held))
+        queries = jnp.concatenate([jnp.asarray(q, dtype)] * rows)
+        return jax.jit(host_attention, static_argnums=3)(part, queries, jnp.concatenate([now] * rows), window)
+
+    alone = attended(1, 300)
+    for rows, slots in ((1, 330), (2, 1024), (3, 4096)):
+        beside = attended(rows, slots)
+        np.testing.assert_array_equal(beside[0][:1], alone[0])
+        np.testing.assert_array_equal(beside[1][:1], alone[1])
+
+
 def test_another_prompt_compiles_nothing(lm):
     policy = kvjax.methods.fastdecode()
 

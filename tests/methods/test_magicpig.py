@@ -109,8 +109,8 @@ def test_queries_and_hashes_go_and_outputs_come_back(monkeypatch):
     """As lowered for a device with a memory of its own: keys, values and their hashes stay where they are."""
     monkeypatch.setattr(placement, "compiles_for", lambda: "cuda")
     q, codes = jnp.zeros((3, 2, 2, 1, 16)), jnp.zeros((3, 2, 2, 1, TABLES), jnp.uint16)
-    k = jnp.zeros((3, 2, 90, 16))
-    part = SampledPart(*jax.device_put((k, k, jnp.ones((3, 2, 90), bool), jnp.zeros((3, 2, 90, TABLES), jnp.uint16)), _HOST))
+    k = jnp.zeros((3, 2, 128, 16))
+    part = SampledPart(*jax.device_put((k, k, jnp.ones((3, 2, 128), bool), jnp.zeros((3, 2, 128, TABLES), jnp.uint16)), _HOST))
     trace = jax.jit(lambda *x: sampled_attention(*x, bits=BITS)).trace(part, q, codes)
     moved = [x.aval for eqn in trace.jaxpr.eqns if eqn.primitive.name == "device_put" for x in eqn.outvars]
     want = q.nbytes + codes.nbytes + q.size * 4 + 12 * 4 + 3 * 4  # and outputs, log denominators, counts
