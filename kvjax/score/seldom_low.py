@@ -8,13 +8,16 @@ from kvjax.evidence import AttentionStatistics, Evidence, LowRows, Need, OfGroup
 from kvjax.evidence.low_rows import LowBits, count_bits
 from kvjax.ranges import Size
 from kvjax.stage import Scorer
-from kvjax.types import Positions, Scores
+from kvjax.types import Mask, Positions, Scores
 from kvjax.view import LayerView
 
 
-def rank_low(counts: Int32[Array, "b h n"], pos: Positions) -> Scores:
-    """Ranks by falling count, of equal counts the oldest first: the highest rank goes last."""
-    order = jnp.lexsort((pos, -counts), axis=-1)
+def rank_low(counts: Int32[Array, "b h n"], pos: Positions, valid: Mask) -> Scores:
+    """Ranks by falling count, of equal counts the oldest first: the highest rank goes last.
+
+    Slots without a token come behind all others, so that no rank of a token depends on how many there are.
+    """
+    order = jnp.lexsort((pos, -counts, ~valid), axis=-1)
     return jnp.argsort(order, -1).astype(jnp.float32)
 
 
@@ -48,4 +51,4 @@ class SeldomLow(Scorer):
 
     def score(self, view: LayerView, evidence: Evidence) -> Scores:
         del evidence
-        return rank_low(count_bits(view.state), view.pos)
+        return rank_low(count_bits(view.state), view.pos, view.valid)

@@ -24,7 +24,7 @@ def bits_of(rows, positions, window=32):
 def test_e3():
     counts = count_bits(bits_of(ROWS, [4, 5, 6]).low)[0, 0]
     assert counts.tolist() == [[1, 3, 1, 2, 1]]
-    u = rank_low(counts[None], jnp.arange(5)[None, None])[0, 0]
+    u = rank_low(counts[None], jnp.arange(5)[None, None], jnp.ones((1, 1, 5), bool))[0, 0]
     assert np.argsort(np.where(np.arange(5) < 4, u, 99))[:2].tolist() == [1, 3]
 
 
@@ -33,8 +33,16 @@ def test_an_even_share_is_not_below():
 
 
 def test_the_oldest_of_equals_goes_first():
-    u = rank_low(jnp.asarray([[[1, 2, 1, 2, 1, 0]]]), jnp.arange(6)[None, None])[0, 0]
+    u = rank_low(jnp.asarray([[[1, 2, 1, 2, 1, 0]]]), jnp.arange(6)[None, None], jnp.ones((1, 1, 6), bool))[0, 0]
     assert np.argsort(u).tolist() == [1, 3, 0, 2, 4, 5]
+
+
+def test_slots_without_a_token_take_no_rank():
+    """A merger reads ranks as numbers (CaM's chances): they are the same in a wider pool."""
+    counts, pos = np.array([[[1, 0, 2, 0, 3]]]), np.array([[[0, 4, 7, 8, 9]]])
+    alone = rank_low(jnp.asarray(counts), jnp.asarray(pos), jnp.ones((1, 1, 5), bool))
+    wide = [jnp.pad(jnp.asarray(x), ((0, 0), (0, 0), (0, 3))) for x in (counts, pos, np.ones((1, 1, 5), bool))]
+    np.testing.assert_array_equal(rank_low(*wide)[..., :5], alone)
 
 
 def test_stretches_joined_are_the_last_rows(window=32):
