@@ -11,7 +11,10 @@ from experiments.result_pages.claims import QUANTISED, claims
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
 _FIRST = "Retrieval and perplexity of six methods at three budgets, from the README's first command."
-_BITS = "What a needle and a text survive: storages of the library that hold every token in one to eight bits a number."
+_BITS = (
+    "What a needle, a value by its key and a text survive: storages of the library that hold every token in one to eight bits "
+    "a number."
+)
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "index": index.page,

@@ -16,7 +16,8 @@ def page(name: str, title: str, about: str, pairs: Iterable[tuple[str, str]] = (
     """docs/results/NAME.md; `pairs`: of methods, the one that is published as the better first."""
     path = ROWS / f"{name}.jsonl"
     rows = shown(path)
-    body = [markdown(found) for found in tables(rows)]
+    with_most_tasks_first = sorted(tables(rows), key=lambda found: -len(found.columns))
+    body = [markdown(found) for found in with_most_tasks_first]
     ranked = [
         [found.task, found.better, found.worse, found.budget, found.difference, str(found.count), found.verdict.said]
         for found in orderings(rows, pairs)
