@@ -14,6 +14,7 @@ from experiments.leaderboard.write import CSV, PAGE, write
 from experiments.markdown_table import table
 from experiments.report.comparison import setting
 from experiments.report.words import difference, estimate
+from experiments.result_pages.other_prompts import sections
 from experiments.result_pages.standing import said, shown
 from experiments.rows import Row
 from experiments.stats import Estimate
@@ -58,6 +59,7 @@ def page() -> str:
         lines += [f"## {task}: {model}, {dtype}, {length} tokens", "", *_tables(of_task)]
     missing = _missing(found)
     lines += ["## Not measured", "", *table(["method", "why"], missing, texts=2), ""] if missing else []
+    lines += sections(found)
     return "\n".join([*lines, "## Measured again", "", "```bash", command(found), "```", "", _AGAIN, ""])
 
 

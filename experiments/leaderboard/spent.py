@@ -1,0 +1,29 @@
+"""What the rows of a leaderboard cost: seconds that their own clocks add up to."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from experiments.rows import Row
+
+
+class Spent(NamedTuple):
+    """Hours: of prompts that were read, of compressing them, of decoding answers; without compilation and perplexity's texts."""
+
+    prefill: float
+    compress: float
+    decode: float
+
+
+def spent(rows: Sequence[Row]) -> Spent:
+    """At least so much: a prompt that several cells share is counted once, and a row of a batch by its own answer.
+
+    Example:
+        >>> row = dict(task="needle", mode="seen", length=64, prompt=0, seconds_prefill=2.0, seconds_compress=1.0)
+        >>> rows = [row | dict(seconds_per_token=0.5, answer_tokens=4), row | dict(seconds_per_token=0.5, answer_tokens=2)]
+        >>> [3600 * hours for hours in spent(rows)]
+        [2.0, 2.0, 3.0]
+    """
+    prompts = {(*(row[name] for name in ("task", "mode", "length", "prompt")), row["seconds_prefill"]) for row in rows}
+    compress = sum(row["seconds_compress"] for row in rows)
+    decode = sum(row["seconds_per_token"] * row["answer_tokens"] for row in rows if "answer_tokens" in row)
+    return Spent(sum(seconds for *_, seconds in prompts) / 3600, compress / 3600, decode / 3600)
