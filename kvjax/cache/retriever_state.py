@@ -19,6 +19,11 @@ class RetrieverState:
         return 0
 
     @property
+    def common(self) -> str:
+        """What the rows of one batch have in common of the sizes and settings that it was made with, in words."""
+        return ""
+
+    @property
     def raw(self) -> PyTree:
         """What it holds in the model's dtype, whatever that is (`Encoder.raw`): keys, values and what is made of them."""
         return ()

@@ -91,6 +91,7 @@ def _kind(c: KVCache) -> dict[str, str]:
         "evidence": _form(c.evidence[:1]),
         "memory of the merger": _form(c.memory, 2),
         "state of the retriever": type(c.retrieval).__name__ if isinstance(c.retrieval, RetrieverState) else "none",
+        "settings of the retriever": c.retrieval.common if isinstance(c.retrieval, RetrieverState) else "",
     }
 
 

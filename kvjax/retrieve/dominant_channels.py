@@ -43,6 +43,10 @@ class TipState(Fetching):
     made_for: tuple[int, str] | None = struct.field(pytree_node=False, default=None)
 
     @property
+    def common(self) -> str:
+        return f"{super().common}, {self.tips[0].shape[-1]} channels, (whole layers, origin) = {self.made_for}"
+
+    @property
     def raw(self) -> PyTree:
         return super().raw, self.tips
 

@@ -141,6 +141,10 @@ class Fetching(RetrieverState):
         return 0 if self.away is None else self.away.count
 
     @property
+    def common(self) -> str:
+        return "nothing elsewhere" if self.away is None else f"slots of {self.away.slot_nbytes} bytes in {self.away.home!r}"
+
+    @property
     def raw(self) -> PyTree:
         return () if self.away is None else self.away.stores
 

@@ -33,6 +33,10 @@ class FarKeys(RetrieverState):
     fewest: int = struct.field(pytree_node=False)
     cut: tuple[int, int, int] = struct.field(pytree_node=False)
 
+    @property
+    def common(self) -> str:
+        return f"(first tokens, tokens of a block, keys of a representative) = {self.cut}"
+
     def split(self) -> tuple["FarKeys", PyTree]:
         return self.replace(keys=()), self.keys
 

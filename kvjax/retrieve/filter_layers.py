@@ -51,6 +51,10 @@ class FilterState(Fetching):
     filters: tuple[int, ...] = struct.field(pytree_node=False)
     waiting: int = struct.field(pytree_node=False)
 
+    @property
+    def common(self) -> str:
+        return f"{super().common}, filters {self.filters}, {self.waiting} waiting"
+
     @staticmethod
     def stack(states: list) -> "FilterState":
         away, bare = Elsewhere.stack([s.away for s in states]), [s.replace(away=None, most=0) for s in states]

@@ -40,6 +40,11 @@ class ShadowState(Fetching):
     size: int = struct.field(pytree_node=False)
 
     @property
+    def common(self) -> str:
+        rank = next(s.sv.shape[2] for s in self.shadows if isinstance(s, Shadow))
+        return f"{super().common}, chunks of {self.size} tokens, rank {rank}"
+
+    @property
     def raw(self) -> PyTree:
         return super().raw, [(s.u, s.sv, s.landmarks) for s in self.shadows if isinstance(s, Shadow)]
 

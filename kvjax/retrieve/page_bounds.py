@@ -35,6 +35,10 @@ class PageBounds(RetrieverState):
         return jnp.minimum(self.pages[:, None], self.full) / jnp.maximum(self.full, 1)
 
     @property
+    def common(self) -> str:
+        return f"pages of {self.size} slots in {len(self.low)} layers"
+
+    @property
     def raw(self) -> PyTree:
         return self.low, self.high
 

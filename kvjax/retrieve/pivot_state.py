@@ -76,6 +76,11 @@ class PivotState(RetrieverState):
         return jnp.moveaxis(self.away, 0, 1)
 
     @property
+    def common(self) -> str:
+        sizes = f"drift windows of {self.chosen.shape[1]} queries, {self.trace.shape[-1]} of them traced"
+        return f"slots of {self.slot_nbytes} bytes in {self.host!r}, {sizes}, roles and pivots {self.watched}"
+
+    @property
     def raw(self) -> PyTree:
         return self.k, self.v
 

@@ -38,6 +38,11 @@ class CodesState(Fetching):
     most: int = struct.field(pytree_node=False)
 
     @property
+    def common(self) -> str:
+        groups, centroids = next(x.book.shape[2:4] for x in self.coded if isinstance(x, CodedKeys))
+        return f"{super().common}, {groups} groups of {centroids} centroids"
+
+    @property
     def raw(self) -> PyTree:
         return super().raw, [x.book for x in self.coded if isinstance(x, CodedKeys)]
 

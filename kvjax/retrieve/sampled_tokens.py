@@ -59,6 +59,10 @@ class SampledState(RetrieverState):
         return np.stack([none if count is None else count for count in counts])
 
     @property
+    def common(self) -> str:
+        return f"(bits, tables, seed) = {self.made_for}"
+
+    @property
     def raw(self) -> PyTree:
         return [(part.k, part.v) for part in self.parts if part]
 
@@ -70,8 +74,6 @@ class SampledState(RetrieverState):
 
     @staticmethod
     def stack(states: list) -> "SampledState":
-        if len({s.made_for for s in states}) > 1:
-            raise ValueError("caches of other hashes cannot be one batch: compress them with one policy")
         return states[0].replace(
             parts=tuple(_together(layers) for layers in zip(*(s.parts for s in states), strict=True)),
             mean=tuple(_joined(layers) for layers in zip(*(s.mean for s in states), strict=True)),
@@ -85,8 +87,14 @@ def _joined(means: Sequence[PyTree]) -> PyTree:
 
 
 def _together(several: Sequence[PyTree]) -> PyTree:
-    """One layer of several rows, tokens padded to the longest prompt, on the host."""
+    """One layer of several rows, tokens padded to the longest prompt, on the host; () where one of them has none there.
+
+    Raises:
+        ValueError: a layer that is whole in one row and has slots on the host in another.
+    """
     if not all(several):
+        if any(np.asarray(part.held).any() for part in several if part):
+            raise ValueError("a layer that one cache has whole is sampled in another: compress all of them with one policy")
         return ()
     here = jax.device_put([tuple(part) for part in several], jax.memory.Space.Device)
     return SampledPart(*jax.device_put([rows_together(kind) for kind in zip(*here, strict=True)], _HOST))

@@ -81,6 +81,10 @@ class SpeculatedState(Fetching):
     most: int = struct.field(pytree_node=False)
 
     @property
+    def common(self) -> str:
+        return f"{super().common}, columns {[x.basis.shape[-1] if isinstance(x, PartialKeys) else 0 for x in self.partial]}"
+
+    @property
     def raw(self) -> PyTree:
         return super().raw, self.partial
 

@@ -42,6 +42,11 @@ class ClusterState(RetrieverState):
     per: int = struct.field(pytree_node=False)
 
     @property
+    def common(self) -> str:
+        layers = [i for i, bounds in enumerate(self.large) if not isinstance(bounds, tuple)]
+        return f"clusters of {self.size * self.per} and {self.size} slots in layers {layers}"
+
+    @property
     def raw(self) -> PyTree:
         return self.large, self.small
 

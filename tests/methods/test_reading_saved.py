@@ -8,6 +8,7 @@ import pytest
 
 import kvjax
 from kvjax.encode import OnDevice
+from kvjax.far_blocks import FarSizes
 from kvjax.retrieve import TwoLevels
 from kvjax.retrieve.clusters import Clusters
 from tests.conftest import policy_of
@@ -49,6 +50,31 @@ def test_a_cache_made_for_other_layers_or_heads_is_refused(lm, pre, name):
     made, asked = (policy.replace(retrieve=policy.retrieve.replace(**changes)) for changes in (one, other))
     with pytest.raises(ValueError, match="compress it with this policy"):
         kvjax.decode(lm, kvjax.compress(pre, made), asked, max_new_tokens=2, stop=())
+
+
+#: Of one retriever, what two caches were compressed with that cannot be one batch.
+APART = {
+    "fasa": ({"home": OnDevice(), "skip_layers": 1}, {"home": OnDevice(), "skip_layers": 2}),
+    "heterocache": ({"w": 2}, {"w": 5}),
+    "infinigen": ({"skip_layers": 1}, {"skip_layers": 2}),
+    "infllm": ({"sizes": FarSizes(24, 4, 8, 2, 2)}, {"sizes": FarSizes(24, 4, 4, 2, 2)}),
+    "magicpig": ({"dense": (0,)}, {"dense": (0, 1)}),
+    "mpcache": ({"large": 16, "small": 16}, {"large": 16, "small": 8}),
+    "omnikv": ({"filters": (0,), "waiting": 0}, {"filters": (1,), "waiting": 0}),
+    "pqcache": ({"bits": 4}, {"bits": 3}),
+    "quest": ({"page_size": 16}, {"page_size": 8}),
+    "shadowkv": ({"chunk": 8}, {"chunk": 4}),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_caches_made_for_other_sizes_are_not_stacked(pre, name):
+    policy = policy_of(name, 0.7)
+    made = [kvjax.compress(pre, policy.replace(retrieve=policy.retrieve.replace(**changes))) for changes in APART[name]]
+    for caches in (made, made[::-1]):
+        with pytest.raises(ValueError, match="compress all of them with one policy"):
+            kvjax.stack(caches)
+    assert kvjax.stack([made[0], made[0]]).held.sum() == 2 * made[0].held.sum()
 
 
 def test_a_cache_made_of_other_blocks_is_refused(lm, pre):
