@@ -155,7 +155,7 @@ def _keys_of(positions, k, keep, length, *, rope, layer):
 
 def _fitted(codec: Codec, x: Keys, d: Decision, layer: int, evidence: Evidence) -> PyTree:
     """What a codec is fitted to on the slots of a layer that stay; nothing is computed where it is never fitted."""
-    return _fit(codec, x, d.keep, d.in_all, np.int32(layer), evidence) if codec.fitted else ()
+    return _fit(codec, x, d.fitted_on, d.in_all, np.int32(layer), evidence) if codec.fitted else ()
 
 
 @jax.jit

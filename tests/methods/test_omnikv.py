@@ -1,10 +1,13 @@
 """OmniKV against its NumPy transcription: what is chosen, what is read, where it is, and what crosses."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import kvjax
+from kvjax.codec import ChannelRange, ChannelSeparable, KeptChannels
+from kvjax.encode import Stored
 from kvjax.placement import ByCallback, OnDevice
 from kvjax.retrieve import MaskHeads, Probabilities, RawLogits
 from kvjax.retrieve.filter_layers import FilterLayers
@@ -101,6 +104,15 @@ def test_the_rest_may_be_coded(lm, pre):
     coded = policy().replace(encode=policy_of("hcattention").encode)
     out = reading.decoded(lm, pre, coded, 4)
     assert jnp.isfinite(out.logits).all() and out.cache.k.dtype == jnp.uint8
+
+
+def test_codes_of_what_comes_later_are_fitted_on_what_is_held(pre):
+    """Also in layers whose whole prompt is elsewhere."""
+    for encode in (Stored(keys=KeptChannels(window=16)), Stored(keys=ChannelRange(4), values=ChannelSeparable(4))):
+        full, own = (kvjax.compress(pre, p.replace(encode=encode)) for p in (kvjax.methods.full(), policy()))
+        assert (own.lengths[2] == 0).all() and (own.held == 90).all()
+        for one, other in zip(jax.tree.leaves(full.fitted), jax.tree.leaves(own.fitted), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_refusals(lm, pre):
