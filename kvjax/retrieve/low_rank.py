@@ -41,7 +41,8 @@ def factors(k_raw: Keys, valid: Bool[Array, "b n"], rank: int) -> tuple[Float[Ar
 
 
 def chunk_means(k: Keys, size: int) -> tuple[Float32[Array, "b h m d"], Float32[Array, "b h m"]]:
-    """Mean key of each chunk of `size` tokens, and the least cosine that one of them has with it."""
+    """Mean key of each chunk of `size` tokens, and the least cosine that one of them has with it; one at least, zeros behind."""
+    k = jnp.pad(k, ((0, 0), (0, 0), (0, max(0, size - k.shape[2])), (0, 0)))
     b, h, n, d = k.shape
     chunks = k[:, :, : n // size * size].reshape(b, h, -1, size, d).astype(jnp.float32)
     mean = chunks.mean(3)
@@ -66,7 +67,7 @@ def away_tokens(k: Keys, length: Int32[Array, " b"], *, size: int, local: int, m
     """Tokens of chunks that are neither outliers nor among the last."""
     _, cosine = chunk_means(k, size)
     outlier, real = outlier_chunks(cosine, length, size=size, local=local, many=many)
-    tokens = jnp.repeat(real & ~outlier, size, axis=-1)
+    tokens = jnp.repeat(real & ~outlier, size, axis=-1)[:, :, : k.shape[2]]
     return jnp.pad(tokens, ((0, 0), (0, 0), (0, k.shape[2] - tokens.shape[2])))
 
 

@@ -127,6 +127,17 @@ def test_a_short_prompt_stays_whole(lm):
     assert jnp.isfinite(kvjax.decode(lm, both, policy(), max_new_tokens=3, stop=(), return_logits=True).logits).all()
 
 
+def test_a_prompt_of_less_than_a_chunk(lm):
+    """Padded to less than a chunk, too; alone and beside a longer one."""
+    chosen = policy(chunk=128, local=0, outliers=1)
+    short, longer = (kvjax.prefill(lm, ids_of(n), needs=chosen) for n in (10, 300))
+    reading.reads_everything(lm, short, chosen, atol=1e-5)
+    both = kvjax.stack([kvjax.compress(pre, chosen) for pre in (short, longer)])
+    got = kvjax.decode(lm, both, chosen, max_new_tokens=24, stop=(), return_logits=True)
+    np.testing.assert_allclose(got.logits[0], reading.decoded(lm, short, chosen, 24).logits[0], atol=1e-5)
+    assert (got.cache.held[:, 1] == 324).all() and (got.cache.lengths[:, 1] < 324).all()
+
+
 def test_bytes_are_where_they_are_said_to_be(lm, pre):
     """90 tokens: 10 chunks but for the last; two outliers a head, so 8 of them and no key of theirs are away."""
     rank, steps, away = 12, 5, 8 * 8
