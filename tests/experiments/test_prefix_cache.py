@@ -310,6 +310,21 @@ def test_bytes_that_a_tier_moves_by_hand():
     assert (found.hit_tokens, found.bytes_down, found.bytes_up, found.makespan) == ((0, 1), 8, 4, 2 + 4)
 
 
+def one_after_the_other(*prompts: str) -> Trace:
+    """One job whose turns have these prompts, a block a letter."""
+    requests = [Request(0, "j", "a", i, tuple(x), last=i == len(prompts) - 1) for i, x in enumerate(prompts)]
+    return Trace(tuple(requests), block=1)
+
+
+@pytest.mark.parametrize("make", RULES)
+def test_what_falls_past_a_tier_takes_along_what_lay_there_below_it(make):
+    """c is in host memory, which ab cannot go to: c goes on to the disk, and then ab, and the prompt is found as a whole."""
+    rule, machine = Watched(make()), Machine((Tier(3), Tier(1, 1.0), Tier(9, 1.0)), SLOW, running=1)
+    found = simulate(one_after_the_other("abc", "x", "xyz", "abc"), rule, machine)
+    rule.look()
+    assert found.hit_tokens == (1, 0, 3) and found.bytes_up == 3
+
+
 @pytest.mark.parametrize("build", [workflow, programs])
 def test_generators_give_the_same_for_the_same_seed_and_files_keep_them(build, tmp_path):
     trace = build(jobs=3, seed=7)

@@ -78,13 +78,15 @@ class Memory:
             each.readers += change
 
     def _evict(self, node: Node, t: float) -> None:
-        """To the first slower tier that can take it."""
+        """To the first slower tier that can take it; what lies below it in a tier that it passes by goes on before it."""
         tokens, above = len(node.blocks) * self._block, node.tier
         for tier in range(above + 1, len(self._machine.tiers)):
             if self.make_room(tier, tokens, t):
                 self.down[tier] += tokens
                 self._tree.move(node, tier)
                 return
+            for below in reversed([x for x in node.below() if x.tier == tier]):
+                self._evict(below, t)
         self._tree.drop(node)
 
 
