@@ -325,6 +325,17 @@ def test_what_falls_past_a_tier_takes_along_what_lay_there_below_it(make):
     assert found.hit_tokens == (1, 0, 3) and found.bytes_up == 3
 
 
+def test_a_prompt_that_a_rule_splits_while_room_is_made_is_fetched_as_a_whole():
+    """b's prompt, a part of a's, is looked for as soon as b waits: while room is made for a's, which is in host memory."""
+    prompts = [("a", 0, "pqr"), ("c", 1, "xyz"), ("a", 2, "pqr"), ("b", 2, "pq")]
+    requests = [Request(0, "j", agent, turn, tuple(x), fixed=len(x), last=turn == 2) for agent, turn, x in prompts]
+    graph = StepGraph({"c": Step(("a",)), "b": Step(("c",))})
+    rule = Watched(StepsToExecution())
+    found = simulate(Trace(tuple(requests), 1, graph), rule, Machine((Tier(3), Tier(9, 1.0)), SLOW, running=1))
+    rule.look()
+    assert found.hit_tokens == (2, 3) and found.bytes_up == 3 and found.makespan == 3 + 3 + 3
+
+
 @pytest.mark.parametrize("build", [workflow, programs])
 def test_generators_give_the_same_for_the_same_seed_and_files_keep_them(build, tmp_path):
     trace = build(jobs=3, seed=7)

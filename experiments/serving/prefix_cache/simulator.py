@@ -107,6 +107,7 @@ class _Run:
         if not self.memory.make_room(0, needed, now):
             self._read(path, -1)
             return False
+        path = path[-1].path() if path else []  # a rule that looks for prompts may have split a node of it
         self.rule.on_start(request, now - served.arrived, now)
         self._access(path, now)
         there = self.memory.fetch([node for node in path if node.tier > 0], now)
