@@ -336,6 +336,17 @@ def test_a_prompt_that_a_rule_splits_while_room_is_made_is_fetched_as_a_whole():
     assert found.hit_tokens == (2, 3) and found.bytes_up == 3 and found.makespan == 3 + 3 + 3
 
 
+@pytest.mark.parametrize("make", RULES)
+def test_what_is_on_its_way_is_not_there_yet(make):
+    """A block of three comes from host memory in ten seconds each, from 6 to 36: who wants it at 7 waits until 36."""
+    mine = [Request(0, "mine", "a", turn, tuple(x), last=turn == 2) for turn, x in enumerate(("abc", "xyz", "abc"))]
+    other = Request(7, "other", "b", 0, tuple("abc"), last=True)
+    machine = Machine((Tier(3), Tier(9, 0.1)), SLOW, running=2)
+    found = simulate(Trace((*mine, other), block=1), make(), machine)
+    assert found.hit_tokens == (3, 3) and found.makespan == 36
+    assert found.queueing == 29 / 4 and found.completion_mean == (36 + 29) / 2
+
+
 @pytest.mark.parametrize("build", [workflow, programs])
 def test_generators_give_the_same_for_the_same_seed_and_files_keep_them(build, tmp_path):
     trace = build(jobs=3, seed=7)

@@ -44,12 +44,13 @@ class Memory:
         return True
 
     def fetch(self, nodes: list[Node], t: float) -> float:
-        """Bring nodes to the device, where there is room already; returns when the last of them is there."""
+        """Bring nodes to the device, where there is room already; each is `ready` when it is there; returns when the last is."""
         ready = t
         for node in nodes:
             tier, tokens = node.tier, len(node.blocks) * self._block
             spent = tokens * self._machine.costs.bytes_per_token / self._machine.tiers[tier].bandwidth
-            ready = self._link[tier] = max(t, self._link[tier]) + spent
+            node.ready = self._link[tier] = max(t, self._link[tier]) + spent
+            ready = max(ready, node.ready)
             self.up[tier] += tokens
             self._tree.move(node, 0)
         return ready
@@ -62,7 +63,7 @@ class Memory:
             if there and wanted.tier > 0 and wanted.parent.tier == 0:
                 self._read(wanted, 1)
                 if self.make_room(0, len(wanted.blocks) * self._block, t, self._rule.makes_way(wanted)):
-                    wanted.ready = self.fetch([wanted], t)
+                    self.fetch([wanted], t)
                     begun.append(wanted)
                 else:
                     self._read(wanted, -1)

@@ -111,6 +111,7 @@ class _Run:
         self.rule.on_start(request, now - served.arrived, now)
         self._access(path, now)
         there = self.memory.fetch([node for node in path if node.tier > 0], now)
+        self._at(there, self._fetched, served)
         served.started, served.hits, served.end = now, tokens, path[-1] if path else None
         served.reserved = needed - sum(tokens[1:])
         self.memory.reserved += served.reserved
@@ -149,8 +150,11 @@ class _Run:
             self._at(self.ready[request.job], self._arrive, following)
 
     def _loaded(self, node: Node, now: float) -> None:
-        """Somebody may have waited for it."""
+        """What was fetched ahead is there; somebody may have waited for it."""
         self.memory.arrived(node)
+
+    def _fetched(self, served: Served, now: float) -> None:
+        """What a request had fetched is there; another may have waited for it."""
 
     def _leave(self, served: Served, blocks, now: float, *, rest: int) -> list[Node]:
         """Put blocks that were held outside the tree into it, and read them there; `rest` tokens stay outside."""
