@@ -1,8 +1,10 @@
 """The prefix-cache simulator: the traces worked out by hand, slow simulations beside it, and what it promises."""
 
 import json
+import random
 import re
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +155,34 @@ def test_rules_are_those_of_plain_lists(seed):
     coming = lambda x, at: -next((i for i in range(at + 1, len(names)) if names[i] == x), 10**9)  # noqa: E731
     assert found[Oracle] == hits_by_hand(names, 3, coming)
     assert all(simulate(trace, make(), one_tier(3)).hit_tokens[0] <= found[Oracle] for make in RULES)
+
+
+def most_hits(prompts: list[str], room: int) -> int:
+    """Over all ways to choose what stays of the prefixes held, each with those it continues: a letter is a token."""
+    states = {frozenset(): 0}
+    for prompt in prompts:
+        mine, after = frozenset(prompt[:i] for i in range(1, len(prompt) + 1)), {}
+        for held, hits in states.items():
+            others = held - mine
+            for kept in combinations(others, min(room - len(mine), len(others))):
+                now = mine.union(kept)
+                if all(len(x) == 1 or x[:-1] in now for x in now):
+                    after[now] = max(after.get(now, 0), hits + len(held & mine))
+        states = after
+    return max(states.values())
+
+
+@pytest.mark.parametrize("seed", [2, 20, 23, 94, 95, 96])
+def test_nothing_has_more_hits_than_the_oracle_on_prompts_of_several_blocks(seed):
+    """Blocks named by what they hold alone, as tokens are, and by all before them: the same token comes after other prefixes."""
+    draw = random.Random(seed)
+    for _ in range(8):
+        prompts, room = ["".join(draw.choices("ab", k=draw.randint(1, 3))) for _ in range(7)], draw.randint(3, 4)
+        best = most_hits(prompts, room)
+        for name in (lambda x, i: x[i], lambda x, i: x[: i + 1]):
+            blocks = [tuple(name(x, i) for i in range(len(x))) for x in prompts]
+            requests = [Request(0, "j", "a", turn, x, last=turn == 6) for turn, x in enumerate(blocks)]
+            assert simulate(Trace(tuple(requests), block=1), Oracle(), one_tier(room)).hit_tokens == (best,)
 
 
 def test_the_least_often_used_goes():

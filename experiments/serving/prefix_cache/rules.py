@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 
 from experiments.serving.prefix_cache.machine import Machine
-from experiments.serving.prefix_cache.trace import Request, Trace
+from experiments.serving.prefix_cache.trace import Block, Request, Trace
 from experiments.serving.prefix_cache.tree import Node, Tree
 
 
@@ -67,26 +67,49 @@ class Oracle(Rule):
     """
 
     def begin(self, trace: Trace, tree: Tree, machine: Machine) -> None:
-        """Write down who wants each block, in the order of their times."""
+        """Write down who wants each prefix, in the order of their times; prefixes are numbered, the empty one is 0."""
         times = _undelayed(trace, machine)
         ordered = sorted(trace.requests, key=lambda request: times[request.job, request.turn])
         self._place = {id(request): i for i, request in enumerate(ordered)}
-        self._wanted: dict[object, list[int]] = defaultdict(list)
+        self._tree = tree
+        self._numbers: dict[tuple[int, Block], int] = {}
+        self._ends: dict[Node, int] = {}
+        self._wanted: dict[int, list[int]] = defaultdict(list)
         self._started: set[int] = set()
         for place, request in enumerate(ordered):
+            number = 0
             for block in request.blocks:
-                self._wanted[block].append(place)
+                number = self._numbers.setdefault((number, block), len(self._numbers) + 1)
+                self._wanted[number].append(place)
 
     def on_start(self, request: Request, waited: float, t: float) -> None:
         """It wants nothing any more."""
         self._started.add(self._place[id(request)])
 
     def victim(self, candidates: Collection[Node], t: float) -> Node:
-        """The farthest next use of the last block of its run, which is the first to go."""
-        return max(candidates, key=lambda node: (self._next(node), -node.last_use))
+        """The farthest next use of the last block of its run, with those blocks of the run that are not wanted before."""
+        node = max(candidates, key=lambda node: (self._next(self._end(node)), -node.last_use))
+        *before, last = map(self._next, self._run(node))
+        sooner = sum(place < last for place in before)
+        if sooner:
+            self._tree.split(node, sooner)
+        return node
 
-    def _next(self, node: Node) -> float:
-        places = self._wanted.get(node.blocks[-1], [])
+    def _end(self, node: Node) -> int:
+        """The prefix that a node ends; its lower part, if it is split, ends the same."""
+        if node not in self._ends:
+            self._ends[node] = self._run(node)[-1]
+        return self._ends[node]
+
+    def _run(self, node: Node) -> list[int]:
+        """The prefixes that a node's blocks end, -1 for those that nobody wants."""
+        found = [0]
+        for block in (block for part in node.path() for block in part.blocks):
+            found.append(self._numbers.get((found[-1], block), -1))
+        return found[-len(node.blocks) :]
+
+    def _next(self, prefix: int) -> float:
+        places = self._wanted.get(prefix, [])
         while places and places[0] in self._started:
             places.pop(0)
         return min((place for place in places if place not in self._started), default=math.inf)
