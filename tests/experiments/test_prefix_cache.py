@@ -420,6 +420,9 @@ def test_a_trace_of_mooncakes(tmp_path):
         ('{"graph": {"a": {"needs": "some"}}}', '"all" or "any"'),
         ('{"timestamp": 0, "input_length": 2000, "output_length": 1, "hash_ids": [1]}', "a hash for each 512 of 2000"),
         ("[]", "expected an object"),
+        ('{"block": 0}', "line 1 .*block"),
+        ('{"job": "a", "tokens": [1, 2], "blocks": [7], "new_tokens": 1, "last": true}', "blocks, new_tokens: tokens and out say"),
+        ('{"job": "a", "tokens": [1, 2], "out": [3], "out_tokens": 9, "last": true}', "out_tokens: tokens and out say it already"),
         ('{"block": 4}', "a trace has requests"),
     ],
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import files
-from experiments.row_checks import number, text, whole
+from experiments.row_checks import number, positive, text, whole
 from experiments.serving.prefix_cache.step_graph import Step, StepGraph
 from experiments.serving.prefix_cache.trace import Request, Trace, chain
 from kvjax.checks import brief
@@ -64,6 +64,7 @@ def _header(found: Mapping[str, Any]) -> tuple[int, StepGraph]:
         raise ValueError(f"expected block and graph, or the fields of a request; got {brief(found)}")
     if "block" in found:
         whole(found, "block")
+        positive(found, "block")
     return found.get("block", 256), StepGraph({name: _step(name, step) for name, step in graph.items()})
 
 
@@ -76,6 +77,10 @@ def _step(name: str, step: Any) -> Step:
 def _request(found: Mapping[str, Any], block: int) -> Request:
     row = {"t": 0.0, "agent": "agent", "turn": 0, "tool": "", "tool_seconds": 0.0, "new_tokens": 0, "out_tokens": 0, **found}
     if "tokens" in row:
+        twice = [name for name in ("blocks", "out_blocks", "new_tokens") if name in found]
+        twice += ["out_tokens"] if {"out", "out_tokens"} <= found.keys() else []
+        if twice:
+            raise ValueError(f"{', '.join(twice)}: tokens and out say it already; leave one of them out")
         row |= _of_tokens(row, block)
     unknown = [name for name in row if name not in _FIELDS]
     if unknown:
