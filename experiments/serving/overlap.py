@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Line:
-    """Time against tokens: measured points, linear between them and beyond the last by its slope; 0 at 0."""
+    """Time against tokens: measured points, linear between them and beyond the last by its slope; before the first, its time."""
 
     tokens: tuple[float, ...]
     times: tuple[float, ...]
