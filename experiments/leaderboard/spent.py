@@ -15,7 +15,7 @@ class Spent(NamedTuple):
 
 
 def spent(rows: Sequence[Row]) -> Spent:
-    """At least so much: a prompt that several cells share is counted once, and a row of a batch by its own answer.
+    """At least so much, of rows that tell: a prompt that several cells share is counted once, a row of a batch by its own answer.
 
     Example:
         >>> row = dict(task="needle", mode="seen", length=64, prompt=0, seconds_prefill=2.0, seconds_compress=1.0)
@@ -23,7 +23,7 @@ def spent(rows: Sequence[Row]) -> Spent:
         >>> [3600 * hours for hours in spent(rows)]
         [2.0, 2.0, 3.0]
     """
-    prompts = {(*(row[name] for name in ("task", "mode", "length", "prompt")), row["seconds_prefill"]) for row in rows}
-    compress = sum(row["seconds_compress"] for row in rows)
-    decode = sum(row["seconds_per_token"] * row["answer_tokens"] for row in rows if "answer_tokens" in row)
+    prompts = {(*(row[name] for name in ("task", "mode", "length", "prompt")), row.get("seconds_prefill", 0.0)) for row in rows}
+    compress = sum(row.get("seconds_compress", 0.0) for row in rows)
+    decode = sum(row.get("seconds_per_token", 0.0) * row.get("answer_tokens", 0) for row in rows)
     return Spent(sum(seconds for *_, seconds in prompts) / 3600, compress / 3600, decode / 3600)

@@ -14,10 +14,10 @@ shares with most prompts, as the tables above are sorted; at the smallest shares
 
 
 def sections(rows: Sequence[Row]) -> list[str]:
-    """Lines of both."""
+    """Lines of both, each where the rows tell of it."""
     found = halves(rows)
     order = ["## Other prompts", "", _ABOUT, "", *order_table(found), ""] if found else []
-    return [*order, "## Cost", "", cost(rows), ""]
+    return [*order, "## Cost", "", cost(rows), ""] if any(spent(rows)) else order
 
 
 def order_table(found: Sequence[Halves]) -> list[str]:

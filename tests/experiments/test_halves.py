@@ -80,3 +80,4 @@ def test_cost_counts_a_shared_prompt_once():
 def test_rows_without_an_order_have_their_cost():
     first = CELL | dict(policy="p", budget=0.5, score=1.0, prompt=0, seconds_prefill=1.0, seconds_compress=1.0)
     assert sections([first])[0] == "## Cost"
+    assert sections([{name: x for name, x in first.items() if not name.startswith("seconds")}]) == []
