@@ -15,7 +15,7 @@ def plan(
     policy: Annotated[str, typer.Option(help="NAME[:key=value,...].")] = "full",
     budget: Annotated[str | None, typer.Option(help="512 slots per KV head, or 0.1 of the prompt.")] = None,
     card: Annotated[float, typer.Option(min=0, max=1e6, help="GiB of device memory.")] = 80.0,
-    new: Annotated[int, typer.Option(min=0, max=MOST, help="Tokens decoded after the prompt.")] = 256,
+    new: Annotated[int, typer.Option(min=1, max=MOST, help="Tokens decoded after the prompt.")] = 256,
     groups: Annotated[
         int | None,
         typer.Option(
