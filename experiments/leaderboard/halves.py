@@ -8,6 +8,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from experiments.report.comparison import worth
+from experiments.report.tables import column
 from experiments.rows import Row
 
 #: Methods and prompts below which a cell says nothing.
@@ -58,8 +59,8 @@ def _by_task(rows: Sequence[Row]) -> dict[tuple[str, str, int, str], dict[float,
     found: dict[tuple, dict[float, dict[str, dict[int, float]]]] = {}
     for row in rows:
         if isinstance(row["budget"], float):
-            task = row["task"] if row["mode"] == "-" else f"{row['task']} {row['mode']}"
-            of_policy = found.setdefault((row["model"], row["dtype"], row["length"], task), {}).setdefault(row["budget"], {})
+            setting = row["model"], row["dtype"], row["length"], column(row)
+            of_policy = found.setdefault(setting, {}).setdefault(row["budget"], {})
             of_policy.setdefault(row["policy"], {})[row["prompt"]] = worth(row)
     return found
 

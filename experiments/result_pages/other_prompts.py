@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from experiments.leaderboard.halves import Halves, halves
-from experiments.leaderboard.spent import spent
+from experiments.leaderboard.spent import Spent, spent
 from experiments.markdown_table import table
 from experiments.rows import Row
 from kvjax.short_repr import span
@@ -15,9 +15,9 @@ shares with most prompts, as the tables above are sorted; at the smallest shares
 
 def sections(rows: Sequence[Row]) -> list[str]:
     """Lines of both, each where the rows tell of it."""
-    found = halves(rows)
+    found, hours = halves(rows), spent(rows)
     order = ["## Other prompts", "", _ABOUT, "", *order_table(found), ""] if found else []
-    return [*order, "## Cost", "", cost(rows), ""] if any(spent(rows)) else order
+    return [*order, "## Cost", "", cost(hours), ""] if any(hours) else order
 
 
 def order_table(found: Sequence[Halves]) -> list[str]:
@@ -37,9 +37,8 @@ def _rho(one: Halves | None) -> str:
     return "-" if one is None or one.rho is None else f"{one.rho:.2f}"
 
 
-def cost(rows: Sequence[Row]) -> str:
-    """Hours that the rows tell of."""
-    hours = spent(rows)
+def cost(hours: Spent) -> str:
+    """Hours, in words."""
     return (
         f"By their own clocks these rows took {sum(hours):.1f} hours of two cores: {hours.prefill:.1f} of reading prompts, "
         f"{hours.compress:.1f} of compressing them and {hours.decode:.1f} of decoding answers. Compilation and the texts of "

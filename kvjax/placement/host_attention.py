@@ -70,7 +70,7 @@ def _attention(part: HostPart, q: Queries, now: Int32[Array, "r t"], window: int
     blocks, regions, rows = part.k.shape[2] // SLOTS, r * h, g * t
     k, v = (x.reshape(regions * blocks, SLOTS, d) for x in (part.k, part.v))
     z = _products(jnp.broadcast_to(q.reshape(regions, 1, rows, d), (regions, blocks, rows, d)).reshape(-1, rows, d), k)
-    seen = _seen(part.held, now, window, SLOTS).astype(jnp.float32)
+    seen = _seen(part.held, now, window).astype(jnp.float32)
     seen = jnp.broadcast_to(seen, (r, h, blocks, g, t, SLOTS)).reshape(z.shape)
     z = jnp.minimum(z / np.float32(np.sqrt(d)), (np.float32(1) - np.float32(2) * seen) * _LOW)
     high = z.reshape(regions, blocks, rows, SLOTS).max((1, 3))
@@ -81,9 +81,9 @@ def _attention(part: HostPart, q: Queries, now: Int32[Array, "r t"], window: int
     return out.reshape(q.shape), lse.reshape(q.shape[:-1])
 
 
-def _seen(held: Bool[Array, "r h n"], now: Int32[Array, "r t"], window: int | None, size: int) -> Bool[Array, "r h _ 1 _ {size}"]:
+def _seen(held: Bool[Array, "r h n"], now: Int32[Array, "r t"], window: int | None) -> Bool[Array, "r h _ 1 _ s"]:
     """Which slots of each block a query sees."""
-    in_blocks = held.reshape(*held.shape[:2], -1, 1, 1, size)
+    in_blocks = held.reshape(*held.shape[:2], -1, 1, 1, SLOTS)
     if window is None:
         return in_blocks
     at = jnp.cumsum(held | ~held, -1, dtype=jnp.int32).reshape(in_blocks.shape) - np.int32(1)

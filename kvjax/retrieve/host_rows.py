@@ -15,6 +15,7 @@ from kvjax.encoder import Encoder
 from kvjax.join import Part, joined
 from kvjax.placement.host_attention import HostPart, host_attention, to_host
 from kvjax.protocols import Cache
+from kvjax.retrieve.elsewhere import rows_together
 from kvjax.stage import Retriever
 
 
@@ -75,17 +76,12 @@ class HostRows(Retriever):
         if not isinstance(encode.positions, Absolute):
             raise ValueError(f"HostRows joins keys where the text has them; got {encode.positions!r}: use Absolute() positions")
         cut = [r for r, (row, d) in enumerate(zip(rows, decided, strict=True)) if (np.asarray(d.count) < int(row.length[0])).any()]
-        n = max((rows[r].k[0].shape[2] for r in cut), default=0)
-
-        def wide(x):
-            return jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[2])) + ((0, 0),) * (x.ndim - 3))
-
         parts = []
         for layer in range(len(rows[0].k)) if cut else ():
             valid = [jnp.arange(rows[r].k[layer].shape[2]) < rows[r].length for r in cut]
-            held = [wide(~decided[r].keep[layer] & real) for r, real in zip(cut, valid, strict=True)]
-            k, v = ([wide(getattr(rows[r], name)[layer]) for r in cut] for name in "kv")
-            parts.append(to_host(*(jnp.concatenate(x) for x in (k, v, held))))
+            held = [~decided[r].keep[layer] & real for r, real in zip(cut, valid, strict=True)]
+            k, v = ([getattr(rows[r], name)[layer] for r in cut] for name in "kv")
+            parts.append(to_host(*map(rows_together, (k, v, held))))
         return HostRowsState(parts=tuple(parts), row=jnp.asarray(cut, jnp.int32), of=len(rows))
 
     def begin(self, cache: Cache) -> PyTree:
@@ -115,12 +111,7 @@ def _stacked(states: list[HostRowsState]) -> HostRowsState:
     """Several batches as one."""
     first = np.cumsum([0, *(state.of for state in states)])
     with_parts = [state for state in states if state.parts]
-    n = max((state.parts[0].k.shape[2] for state in with_parts), default=0)
-
-    def wide(x):
-        return jnp.pad(x, ((0, 0), (0, 0), (0, n - x.shape[2])) + ((0, 0),) * (x.ndim - 3))
-
     layers = zip(*(state.parts for state in with_parts), strict=True)
-    parts = tuple(to_host(*(jnp.concatenate([wide(x) for x in xs]) for xs in zip(*of_layer, strict=True))) for of_layer in layers)
+    parts = tuple(to_host(*map(rows_together, zip(*of_layer, strict=True))) for of_layer in layers)
     row = jnp.concatenate([state.row + int(at) for state, at in zip(states, first, strict=False)])
     return HostRowsState(parts=parts, row=row, of=int(first[-1]))

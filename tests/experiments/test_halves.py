@@ -73,7 +73,7 @@ def test_cost_counts_a_shared_prompt_once():
     del text["answer_tokens"]
     assert spent([first, first, text]) == pytest.approx((2.0, 1.5, 0.4))
     assert "3.9 hours of two cores: 2.0 of reading prompts, 1.5 of compressing them and 0.4 of decoding" in cost(
-        [first, first, text]
+        spent([first, first, text])
     )
 
 
