@@ -48,7 +48,6 @@ from kvjax.encode import Stored
 from kvjax.policy import Policy
 from kvjax.prefill.prefilled import Prefilled, PrefilledRow
 from kvjax.protocols import Decoder
-from kvjax.stage import Retriever
 from kvjax.types import ALIGN, SLACK
 from kvjax.weights_mark import UNKNOWN
 
@@ -170,7 +169,7 @@ def check_stages(policy: Policy) -> None:
     policy.check_stages()
     if policy.select.leaves:
         raise ValueError(f"{type(policy.select).__name__} lets tokens leave: use kvjax.prefill(lm, ids, streaming=policy)")
-    if type(policy.retrieve).build is not Retriever.build:
+    if policy.retrieve.builds:
         raise ValueError(f"{type(policy.retrieve).__name__} keeps a state that is made on the host: use kvjax.compress")
     if policy.encode.parted:
         raise ValueError("a cache in parts is laid out on the host: use kvjax.compress")

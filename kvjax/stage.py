@@ -181,12 +181,17 @@ class Retriever(Stage):
     reads_memory: ClassVar[frozenset[str]] = frozenset()
     #: Whether it goes on reading what was cut from the prompt, from a copy: then nothing of it may be merged into what stays.
     reads_cut: ClassVar[bool] = False
-    #: The class of what `build` makes, where that may hold slots outside the pool; None: `begin` alone tells whose a state is.
+    #: The class of what `build` makes, where that may hold slots outside the pool; None: `check_cache` alone tells whose it is.
     state: ClassVar[type | None] = None
+
+    @property
+    def builds(self) -> bool:
+        """Whether `compress` makes a state for it, on the host side."""
+        return type(self).build is not Retriever.build
 
     def reads(self, state: PyTree) -> bool:
         """Whether it reads slots that a cache's state holds outside the pool: a retriever that builds no state reads none."""
-        return type(self).build is not Retriever.build if self.state is None else isinstance(state, self.state)
+        return self.builds if self.state is None else isinstance(state, self.state)
 
     def away(self, rows: list, decided: list, model: Decoder) -> list[Bool[Array, "l 1 h _"]] | None:
         """For each row which of the slots that stay do not enter the pool: `build` puts them elsewhere. None where all enter it.
@@ -208,9 +213,8 @@ class Retriever(Stage):
         del rows, decided, cache, encode
         return ()
 
-    def begin(self, cache: Cache) -> PyTree:
-        """The cache before the first layer of a step."""
-        return cache
+    def check_cache(self, cache: Cache) -> None:
+        """Raise ValueError where the cache does not hold what `attend` reads; called before a decode is traced, and in it."""
 
     def asked(self, inputs: AttentionInputs) -> AttentionInputs:
         """A layer's inputs as `attend` asks by them, whose denominators `lse` are: what scorers take the step's attention from."""

@@ -14,6 +14,7 @@ from kvjax import core
 from kvjax.budget import whole_share
 from kvjax.codec import AsIs, Transformed
 from kvjax.encode import OnHost, Stored
+from kvjax.retrieve import MaskHeads
 from kvjax.stage import Merger
 from tests.conftest import ids_of, policy_of
 from tests.decode_loop import unchecked
@@ -39,6 +40,15 @@ def test_one_program_gives_what_the_ordinary_calls_give(lm, pre, name):
     tokens, logits = jax.jit(lambda policy: run(lm, pre, policy, slots=96))(policy)
     np.testing.assert_array_equal(tokens, want.tokens)
     np.testing.assert_allclose(logits, want.logits, atol=2e-5)
+
+
+def test_disabled_heads_are_read_round_in_the_core_too(lm, pre):
+    mask = np.array([[1, 0, 0, 0], [0, 1, 1, 0], [1, 1, 0, 0]], bool)
+    policy = policy_of("full").replace(retrieve=MaskHeads(mask))
+    want, (tokens, logits) = ordinary(lm, pre, policy), jax.jit(lambda: run(lm, pre, policy, slots=96))()
+    np.testing.assert_array_equal(tokens, want.tokens)
+    np.testing.assert_allclose(logits, want.logits, atol=2e-5)
+    assert np.abs(want.logits - ordinary(lm, pre, policy_of("full")).logits).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["adakv", slow("streaming_llm")])

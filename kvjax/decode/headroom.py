@@ -64,6 +64,7 @@ def check_form(model: Decoder, cache: KVCache, policy: Policy) -> None:
         raise ValueError(f"the cache holds keys {cache.positions}, the policy wants {policy.encode.positions}: compress with it")
     _check_memory(cache, policy)
     _check_outside(cache, policy)
+    policy.retrieve.check_cache(cache)
 
 
 def check_rows(

@@ -159,7 +159,8 @@ def _evict(
 def run_tokens(spec: Spec, params, cache: KVCache, tokens: Int32[Array, "b t"], count: Int32[Array, " b"]):
     """Tokens through every layer; row b holds count[b] real ones. Returns (cache, hidden states [b, t, e])."""
     positions = cache.position[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)
-    cache = _slots_of_parts(spec.retrieve.begin(cache), spec.encode, positions, count)
+    spec.retrieve.check_cache(cache)
+    cache = _slots_of_parts(cache, spec.encode, positions, count)
     x, left = spec.decoder.embed(params, tokens), []
     for layer, weights in enumerate(params["layers"]):
         ahead = _queries_ahead(spec, params["layers"], layer, positions)

@@ -149,7 +149,7 @@ class DominantChannels(Retriever):
         ordered = jnp.take_along_axis(k, jnp.asarray(self.dominant.order(layer))[None, :, None], -1)
         return ordered[..., : self.dominant.width], ordered[..., self.dominant.width :]
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if cache.evidence:
             raise ValueError("DominantChannels evicts nothing while decoding: use when=AfterPrefill() or another retriever")
         if not isinstance(state := cache.retrieval, TipState):
@@ -160,7 +160,6 @@ class DominantChannels(Retriever):
                 f"the cache has keys outside its pool but those of {layers} layers, in parts by {origin or 'other channels'}; the "
                 f"policy has {self.skip_layers} and {self.origin or 'others'}: compress it with this policy"
             )
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         q, layer = inputs.q, context.layer

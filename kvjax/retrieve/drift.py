@@ -168,12 +168,11 @@ class PivotRefresh(Retriever):
                 state = state.replace(k=state.host.adopt(k, state.k), v=state.host.adopt(v, state.v))
         return state
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if cache.evidence:
             raise ValueError("PivotRefresh needs prompt slots that keep their place: use when=AfterPrefill() or another retriever")
         if self.clusters.pivots:
             check_made_for(cache.retrieval, self.clusters, self.w)
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         pivots, state = self.clusters.of_layer(context.layer), cache.retrieval

@@ -96,7 +96,7 @@ class FarBlocks(Retriever):
         """What blocks and their representatives depend on."""
         return self.sizes.initial, self.sizes.block, self.sizes.representatives
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if cache.evidence:
             raise ValueError("FarBlocks needs slots that keep their place: use when=AfterPrefill() or another retriever")
         if not isinstance(state := cache.retrieval, FarKeys):
@@ -106,7 +106,6 @@ class FarBlocks(Retriever):
                 f"the cache has (first tokens, tokens of a block, keys of a representative) = {state.cut}, the policy {self._cut}: "
                 "compress it with this policy"
             )
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         self._check(context.encode)

@@ -126,7 +126,7 @@ class FilterLayers(Retriever):
             waiting=self.waiting,
         )
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if not isinstance(state := cache.retrieval, FilterState):
             raise ValueError("the cache has no prompt outside its pool: compress it with this policy")
         if (state.filters, state.waiting) != (self.filters, self.waiting):
@@ -134,7 +134,6 @@ class FilterLayers(Retriever):
                 f"the cache has outside its pool what layers behind filters {state.filters} read, {state.waiting} waiting, not "
                 f"{self.filters} and {self.waiting}: compress it with this policy"
             )
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         q, layer = inputs.q, context.layer

@@ -84,12 +84,11 @@ class HostRows(Retriever):
             parts.append(to_host(*map(rows_together, (k, v, held))))
         return HostRowsState(parts=tuple(parts), row=jnp.asarray(cut, jnp.int32), of=len(rows))
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if cache.evidence:
             raise ValueError("HostRows keeps a copy of the prompt alone: use when=AfterPrefill() or another retriever")
         if not isinstance(cache.retrieval, HostRowsState):
             raise ValueError("the cache has no part on the host: compress it with this policy")
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         near, state = context.encode.attention(inputs.q, cache, context), cache.retrieval

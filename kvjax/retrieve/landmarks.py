@@ -154,10 +154,9 @@ class Landmarks(Retriever):
         rank = min(self.rank, k.shape[1] * k.shape[3])
         return shadow(k, k_raw, row.length, size=self.chunk, local=self.local, many=self.outliers, rank=rank)
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if not isinstance(cache.retrieval, ShadowState) or cache.retrieval.size != self.chunk:
             raise ValueError("the cache has no landmarks of such chunks: compress it with this policy")
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         q, here = inputs.q, context.encode.attention(inputs.q, cache, context)

@@ -69,6 +69,7 @@ class MaskHeads(Retriever):
     reads_prompt = property(lambda self: self.inner.reads_prompt)
     reads_cut = property(lambda self: self.inner.reads_cut)
     reads_memory = property(lambda self: self.inner.reads_memory)
+    builds = property(lambda self: self.inner.builds)
     needs = property(lambda self: self.inner.needs)
 
     def at(self, layer: Layer) -> "MaskHeads":
@@ -93,8 +94,8 @@ class MaskHeads(Retriever):
     def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> PyTree:
         return self.inner.build(rows, decided, cache, encode)
 
-    def begin(self, cache: Cache) -> PyTree:
-        return self.inner.begin(cache)
+    def check_cache(self, cache: Cache) -> None:
+        self.inner.check_cache(cache)
 
     def asked(self, inputs: AttentionInputs) -> AttentionInputs:
         queries = {name: getattr(inputs, name) for name in ("q", "q_raw")}

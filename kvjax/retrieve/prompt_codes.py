@@ -152,10 +152,9 @@ class PromptCodes(Retriever):
         k = jnp.pad(k, ((0, 0), (0, 0), (0, max(0, size - k.shape[2])), (0, 0)))[:, :, :size]
         return coded_keys(k, jnp.int32(length - self.sinks), slots=min(size, size_class(self.between(length))), **how)
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if not isinstance(cache.retrieval, CodesState):
             raise ValueError("the cache has no codes of its prompt: compress it with this policy")
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         q, here = inputs.q, context.encode.attention(inputs.q, cache, context)

@@ -189,10 +189,9 @@ class SampledTokens(Retriever):
     def _planes(self, d: int) -> Float32[np.ndarray, "tables bits d"]:
         return planes(self.seed, self.bits, self.tables, d)
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if not isinstance(state := cache.retrieval, SampledState) or state.made_for != self.made_for:
             raise ValueError("the cache has no hashes of these bits, tables and seed: compress it with this policy")
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         q, near = inputs.q, context.encode.attention(inputs.q, cache, context)

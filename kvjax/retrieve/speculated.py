@@ -210,10 +210,9 @@ class Speculated(Retriever):
         weight = row.evidence[layer].of(SkewedQueries(self.skew, self.origin))
         return partial_keys(row.k[layer], weight, self.at(layer).skew, many=int(row.k[layer].shape[-1] * self.part))
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if not isinstance(cache.retrieval, SpeculatedState):
             raise ValueError("the cache has no partial keys of its prompt: compress it with this policy")
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         state, layer, before = cache.retrieval, context.layer, cache.passed

@@ -129,10 +129,9 @@ class TopP(Retriever):
         zeros = jnp.zeros((decided[0].count.shape[0], len(rows)), jnp.float32)
         return Reading(picked=zeros, seen=zeros)
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if not isinstance(cache.retrieval, Reading):
             raise ValueError("the cache does not count what queries read: compress it with this policy")
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         scores = context.encode.scores(inputs.q, cache, context)

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Float32, Int32, PyTree
+from jaxtyping import Array, Float, Float32, Int32
 
 from kvjax.attend_context import AttendContext
 from kvjax.attention_inputs import AttentionInputs
@@ -95,7 +95,7 @@ class TopPages(Retriever):
         asked = slots_of(self.token_budget, length)
         return full if asked >= length else max(3, asked // self.page_size) - 1
 
-    def begin(self, cache: Cache) -> PyTree:
+    def check_cache(self, cache: Cache) -> None:
         if cache.evidence:
             raise ValueError("TopPages needs slots that keep their place: use when=AfterPrefill() or another retriever")
         if not isinstance(state := cache.retrieval, PageBounds):
@@ -105,7 +105,6 @@ class TopPages(Retriever):
                 f"the cache has pages of {state.size} slots in its last {len(state.low)} layers, not of {self.page_size} in all "
                 f"but {self.skip_layers}: compress it with this policy"
             )
-        return cache
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         layer, q = context.layer, inputs.q

@@ -178,10 +178,14 @@ class TwoLevels(Retriever):
 
         bounds = [of_layer(i) if i % self.share == 0 else ((), ()) for i in range(len(full))]
         large, small = zip(*bounds, strict=True)
-        most = min(size_class(int(float(self.parts[1]) * full.max() * (1 + 1e-6)) + 1), clusters)
+        most = min(size_class(self._listed(full)), clusters)
         return ClusterState(large=large, small=small, full=jnp.asarray(full), most=most, size=self.small, per=per)
 
-    def begin(self, cache: Cache) -> PyTree:
+    def _listed(self, full: Int32[np.ndarray, "l b h"]) -> int:
+        """The most small clusters that a query may choose: its share of them, and the first."""
+        return min(int(float(self.parts[1]) * full.max() * (1 + 1e-6)) + 1, max(int(full.max()), 1))
+
+    def check_cache(self, cache: Cache) -> None:
         if cache.evidence:
             raise ValueError("TwoLevels needs slots that keep their place: use when=AfterPrefill() or another retriever")
         state = cache.retrieval
@@ -191,7 +195,13 @@ class TwoLevels(Retriever):
             raise ValueError(
                 f"the cache has bounds for fewer layers than choose where {self.share} share: compress it with this policy"
             )
-        return cache
+        if any(isinstance(x, jax.core.Tracer) for x in (state.full, self.parts[1])):
+            return
+        if self._listed(np.asarray(state.full)) > state.most:
+            raise ValueError(
+                f"the cache has lists of {state.most} clusters, a share of {self.parts[1]} may choose "
+                f"{self._listed(np.asarray(state.full))}: compress it with this policy"
+            )
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
         layer, q = context.layer, inputs.q

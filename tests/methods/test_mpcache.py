@@ -147,7 +147,7 @@ def test_rows_are_what_they_are_alone(lm):
 def test_shares_are_data(lm, pre):
     how = dict(max_new_tokens=3, stop=())
     for parts, programs in (((0.5, 0.2), 1), ((0.7, 0.6), 0)):
-        policy = reads(parts=parts)
+        policy = reads(parts=parts, large=24)  # sizes of no other test, whose program would be there already
         with compilations() as seen:
             kvjax.decode(lm, kvjax.compress(pre, policy), policy, **how)
         assert seen.count("jit(_loop)") == programs

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import kvjax
+from kvjax.decode.headroom import check_form
 from kvjax.encode import OnDevice
 from kvjax.far_blocks import FarSizes
 from kvjax.retrieve import TwoLevels
 from kvjax.retrieve.clusters import Clusters
-from tests.conftest import policy_of
+from tests.conftest import ids_of, policy_of
 
 
 @pytest.mark.parametrize("name", ["fasa", "infinigen", "magicpig", "mpcache", "omnikv", "pqcache", "shadowkv"])
@@ -86,6 +87,26 @@ def test_a_cache_made_of_other_blocks_is_refused(lm, pre):
             kvjax.decode(lm, cache, other, max_new_tokens=2, stop=())
     more = policy.replace(retrieve=policy.retrieve.replace(sizes=replace(sizes, top=4)))
     assert kvjax.decode(lm, cache, more, max_new_tokens=2, stop=()).tokens.shape == (1, 2)
+
+
+#: Methods whose queries read what `compress` made for them.
+READERS = ["fasa", "fastdecode", "infinigen", "infllm", "magicpig", "mpcache", "neo", "omnikv", "pqcache", "quest", "shadowkv"]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_cache_of_another_policy_is_refused_before_tracing(lm, pre, name):
+    policy = policy_of(name, 0.7)
+    cache = kvjax.compress(pre, kvjax.Policy(encode=policy.encode))
+    with pytest.raises(ValueError, match="compress it with this policy"):
+        check_form(lm.decoder, cache, policy)
+
+
+def test_a_larger_share_of_clusters_than_the_cache_has_lists_for_is_refused(lm):
+    few, many = (kvjax.Policy(retrieve=TwoLevels(large=16, small=8, parts=(1.0, part))) for part in (0.1, 1.0))
+    long = kvjax.prefill(lm, ids_of(600), needs=few)
+    with pytest.raises(ValueError, match="lists of 64 clusters, a share of 1.0 may choose 75: compress it with this policy"):
+        kvjax.decode(lm, kvjax.compress(long, few), many, max_new_tokens=2, stop=())
+    assert kvjax.decode(lm, kvjax.compress(long, many), few, max_new_tokens=2, stop=()).tokens.shape == (1, 2)
 
 
 def test_bounds_that_layers_shared_are_too_few_for_each_alone(lm, pre):
