@@ -96,6 +96,8 @@ def _names(text: str, known: list[str]) -> list[str]:
     for name in names or [""]:
         if name not in known:
             raise ValueError(f"--rules: {brief(name)} is none of {', '.join(known)}")
+        if names.count(name) > 1:
+            raise ValueError(f"--rules: {name} is given twice")
     return names
 
 

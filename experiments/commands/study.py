@@ -36,7 +36,7 @@ def study(
     batches: Annotated[str, typer.Option(help="Comma-separated numbers of requests that decode together.")] = "1,4",
     prompts: Prompts = 20,
     new: Annotated[int, typer.Option(min=2, max=MOST, help="Tokens generated for each request.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Counted rounds of a cell; medians are shown.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Counted rounds of a cell; speeds are compared from 3 on.")] = 3,
     rates: Annotated[str, typer.Option(help="Comma-separated requests a second that are simulated.")] = "0.05,0.1,0.2,0.4",
     memory: Annotated[float, typer.Option(min=1, max=1e9, help="MB of the device for caches, in the simulation.")] = 200.0,
     answers: Annotated[

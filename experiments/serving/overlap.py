@@ -13,7 +13,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Line:
-    """Time against tokens: measured points, linear between them and beyond the last by its slope; before the first, its time."""
+    """Time against tokens: measured points, linear between them; before the first its time, beyond the last by the last slope.
+
+    Where the last point is below the one before it, which is noise of measuring, time stays level beyond it.
+    """
 
     tokens: tuple[float, ...]
     times: tuple[float, ...]
@@ -26,7 +29,7 @@ class Line:
         if tokens <= self.tokens[-1]:
             return float(np.interp(tokens, self.tokens, self.times))
         slope = (self.times[-1] - self.times[-2]) / (self.tokens[-1] - self.tokens[-2])
-        return self.times[-1] + slope * (tokens - self.tokens[-1])
+        return self.times[-1] + max(slope, 0.0) * (tokens - self.tokens[-1])
 
 
 @dataclass(frozen=True)

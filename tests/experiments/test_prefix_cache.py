@@ -424,6 +424,10 @@ def test_a_trace_of_mooncakes(tmp_path):
         ('{"job": "a", "tokens": [1, 2], "blocks": [7], "new_tokens": 1, "last": true}', "blocks, new_tokens: tokens and out say"),
         ('{"job": "a", "tokens": [1, 2], "out": [3], "out_tokens": 9, "last": true}', "out_tokens: tokens and out say it already"),
         ('{"block": 4}', "a trace has requests"),
+        (
+            '{"job": "a", "blocks": [1], "last": true}\n{"timestamp": 0, "input_length": 3, "output_length": 1, "hash_ids": [1]}',
+            "line 2 .*hash_ids and requests without in one file",
+        ),
     ],
 )
 def test_what_is_no_trace_is_said(line, reason, tmp_path):
@@ -466,6 +470,7 @@ def test_what_a_disk_holds_is_told_of_the_disk(cli, tmp_path):
     ("words", "reason"),
     [
         ("--rules fifo", "none of lru, lfu"),
+        ("--rules lru,lfu,lru", "lru is given twice"),
         ("--device 0", "some memory"),
         ("--caches streaming_llm:sinks=4", "--budget"),
         ("--caches fastgen", "evicts"),

@@ -22,6 +22,7 @@ def test_tables_are_linear_between_and_beyond_their_points():
     line = Line((0, 10, 20), (0, 1, 3))
     assert [line(x) for x in (5, 10, 15, 40)] == [0.5, 1, 2, 7]
     assert Line((4, 8), (1, 2))(0) == Line((4, 8), (1, 2))(3) == 1  # what a small batch takes is not measured
+    assert Line((0, 10, 20), (0, 3, 1))(40) == 1  # no time falls without end
     plane = Plane((1, 3), (0, 100), ((0, 10), (2, 12)))
     assert plane(2, 50) == 6 and plane(1, 200) == 20
     with pytest.raises(ValueError, match="tokens ascending"):

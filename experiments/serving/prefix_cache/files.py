@@ -31,7 +31,7 @@ def read(path: str | Path) -> Trace:
     Raises:
         OSError: it cannot be read. ValueError: a line that is no request, named by its number, or requests that are no trace.
     """
-    block, graph, requests = None, StepGraph({}), []
+    block, graph, requests, kinds = None, StepGraph({}), [], set()
     for at, line in enumerate(files.read(path).splitlines(), 1):
         try:
             found = json.loads(line)
@@ -42,6 +42,9 @@ def read(path: str | Path) -> Trace:
                 continue
             if block is None:
                 block = _MOONCAKE if "hash_ids" in found else 256
+            kinds.add("hash_ids" in found)
+            if len(kinds) == 2:
+                raise ValueError("requests with hash_ids and requests without in one file: their blocks are of two sizes")
             requests.append(_mooncake(found, len(requests), block) if "hash_ids" in found else _request(found, block))
         except (ValueError, RecursionError) as error:
             raise ValueError(
