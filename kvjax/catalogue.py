@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from kvjax.compress.pack import empty_pools
+from kvjax.compress.pools import empty_pools
 from kvjax.policy import Policy
 from kvjax.schedule import Every, WhenFull
 

@@ -11,7 +11,7 @@ import numpy as np
 from kvjax.allocate.roles import RoleBudgets, role_budgets
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.layout import plan_regions
-from kvjax.compress.pack import empty_pools
+from kvjax.compress.pools import empty_pools
 from kvjax.compress.run import carried
 from kvjax.policy import Policy
 from kvjax.prefill.attention import bucket
