@@ -177,6 +177,8 @@ class Retriever(Stage):
     reads_prompt: ClassVar[bool] = False
     #: Whether it needs a position stored for every slot: it holds some slots elsewhere, overwrites them, or cuts regions.
     numbered: ClassVar[bool] = False
+    #: Whether it needs slots that keep their place: then nothing may be evicted while decoding.
+    still: ClassVar[bool] = False
     #: What it reads of the merger's memory (`cache.memory`), by name (`Merger.keeps`).
     reads_memory: ClassVar[frozenset[str]] = frozenset()
     #: Whether it goes on reading what was cut from the prompt, from a copy: then nothing of it may be merged into what stays.

@@ -47,6 +47,11 @@ def _check_retriever(policy: Stages) -> None:
             f"{type(policy.retrieve).__name__} reads stored keys where the text has them, which {policy.encode.positions!r} moves: "
             "use Absolute() positions or another retriever"
         )
+    if policy.retrieve.still and policy.when.decoding:
+        raise ValueError(
+            f"{type(policy.retrieve).__name__} needs slots that keep their place, {type(policy.when).__name__} evicts while "
+            "decoding: use when=AfterPrefill() or another retriever"
+        )
     if policy.encode.parted and not isinstance(policy.retrieve, FullAttention):
         raise ValueError(f"{type(policy.retrieve).__name__} reads one pool, a cache in parts has several: use Stored()")
     if policy.retrieve.reads_cut and policy.merge.rewrites:

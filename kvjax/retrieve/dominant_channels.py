@@ -88,6 +88,7 @@ class DominantChannels(Retriever):
     stepwise: ClassVar[bool] = True
     padded: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
+    still: ClassVar[bool] = True
     dominant: Dominant = struct.field(pytree_node=False, repr=False)
     tokens: Number = 256
     skip_layers: Whole = struct.field(pytree_node=False, default=1)
@@ -150,8 +151,6 @@ class DominantChannels(Retriever):
         return ordered[..., : self.dominant.width], ordered[..., self.dominant.width :]
 
     def check_cache(self, cache: Cache) -> None:
-        if cache.evidence:
-            raise ValueError("DominantChannels evicts nothing while decoding: use when=AfterPrefill() or another retriever")
         if not isinstance(state := cache.retrieval, TipState):
             raise ValueError("the cache does not say how many tokens a query reads: compress it with this policy")
         if state.made_for not in (None, (self.skip_layers, self.origin)):

@@ -79,6 +79,7 @@ class PivotRefresh(Retriever):
     state: ClassVar[type] = PivotState
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
+    still: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True
     numbered: ClassVar[bool] = True
     clusters: Clusters = struct.field(pytree_node=False, repr=False)
@@ -169,8 +170,6 @@ class PivotRefresh(Retriever):
         return state
 
     def check_cache(self, cache: Cache) -> None:
-        if cache.evidence:
-            raise ValueError("PivotRefresh needs prompt slots that keep their place: use when=AfterPrefill() or another retriever")
         if self.clusters.pivots:
             check_made_for(cache.retrieval, self.clusters, self.w)
 

@@ -68,6 +68,7 @@ class FarBlocks(Retriever):
     padded: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True
     numbered: ClassVar[bool] = True
+    still: ClassVar[bool] = True
     sizes: FarSizes = struct.field(pytree_node=False, default=FarSizes())
 
     @property
@@ -97,8 +98,6 @@ class FarBlocks(Retriever):
         return self.sizes.initial, self.sizes.block, self.sizes.representatives
 
     def check_cache(self, cache: Cache) -> None:
-        if cache.evidence:
-            raise ValueError("FarBlocks needs slots that keep their place: use when=AfterPrefill() or another retriever")
         if not isinstance(state := cache.retrieval, FarKeys):
             raise ValueError("the cache has no representatives of its blocks: compress it with this policy")
         if state.cut != self._cut:

@@ -70,6 +70,7 @@ class HostRows(Retriever):
     state: ClassVar[type] = HostRowsState
     reads_cut: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
+    still: ClassVar[bool] = True
     reads_prompt: ClassVar[bool] = True
 
     def build(self, rows: list, decided: list, cache: Cache, encode: Encoder) -> PyTree:
@@ -85,8 +86,6 @@ class HostRows(Retriever):
         return HostRowsState(parts=tuple(parts), row=jnp.asarray(cut, jnp.int32), of=len(rows))
 
     def check_cache(self, cache: Cache) -> None:
-        if cache.evidence:
-            raise ValueError("HostRows keeps a copy of the prompt alone: use when=AfterPrefill() or another retriever")
         if not isinstance(cache.retrieval, HostRowsState):
             raise ValueError("the cache has no part on the host: compress it with this policy")
 

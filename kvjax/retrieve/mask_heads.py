@@ -66,6 +66,7 @@ class MaskHeads(Retriever):
     stepwise = property(lambda self: self.inner.stepwise)
     padded = property(lambda self: self.inner.padded)
     reads_keys = property(lambda self: self.inner.reads_keys)
+    still = property(lambda self: self.inner.still)
     reads_prompt = property(lambda self: self.inner.reads_prompt)
     reads_cut = property(lambda self: self.inner.reads_cut)
     reads_memory = property(lambda self: self.inner.reads_memory)

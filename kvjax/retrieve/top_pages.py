@@ -64,6 +64,7 @@ class TopPages(Retriever):
     state: ClassVar[type] = PageBounds
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
+    still: ClassVar[bool] = True
     token_budget: Number = 1024
     page_size: int = struct.field(pytree_node=False, default=16)
     skip_layers: Whole = struct.field(pytree_node=False, default=2)
@@ -96,8 +97,6 @@ class TopPages(Retriever):
         return full if asked >= length else max(3, asked // self.page_size) - 1
 
     def check_cache(self, cache: Cache) -> None:
-        if cache.evidence:
-            raise ValueError("TopPages needs slots that keep their place: use when=AfterPrefill() or another retriever")
         if not isinstance(state := cache.retrieval, PageBounds):
             raise ValueError("the cache has no bounds of its pages: compress it with this policy")
         if (state.size, len(state.low)) != (self.page_size, max(cache.start.shape[0] - self.skip_layers, 0)):

@@ -149,6 +149,7 @@ class TwoLevels(Retriever):
     state: ClassVar[type] = ClusterState
     stepwise: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = True
+    still: ClassVar[bool] = True
     large: int = struct.field(pytree_node=False, default=32)
     small: int = struct.field(pytree_node=False, default=16)
     parts: tuple[Number, Number] = (0.5, 0.2)
@@ -186,8 +187,6 @@ class TwoLevels(Retriever):
         return min(int(float(self.parts[1]) * full.max() * (1 + 1e-6)) + 1, max(int(full.max()), 1))
 
     def check_cache(self, cache: Cache) -> None:
-        if cache.evidence:
-            raise ValueError("TwoLevels needs slots that keep their place: use when=AfterPrefill() or another retriever")
         state = cache.retrieval
         if not isinstance(state, ClusterState) or (state.size, state.size * state.per) != (self.small, self.large):
             raise ValueError("the cache has no bounds of its clusters: compress it with this policy")

@@ -4,11 +4,13 @@ import itertools
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import kvjax
 from kvjax import allocate, merge, score, select
 from kvjax.stage import Allocator, Merger, Scorer, Selector
+from tests.conftest import policy_of
 from tests.crossings.stages import ALLOCATORS, BUDGET, MERGERS, PROMPT, SCHEDULES, SCORERS, SELECTORS
 
 STAGES = {"score": SCORERS, "allocate": ALLOCATORS, "select": SELECTORS, "merge": MERGERS, "when": SCHEDULES}
@@ -98,3 +100,20 @@ def test_chunks_cut_to_the_budget_have_room(lm):
     cache = kvjax.compress(kvjax.prefill(lm, list(range(100)) * 2), policy)
     end = kvjax.decode(lm, cache, policy, max_new_tokens=43, stop=()).cache
     assert (end.lengths == 110 + 43 % 21).all() and (end.lengths <= end.capacity).all()
+
+
+@pytest.mark.parametrize("name", ["fasa", "fastdecode", "heterocache", "infllm", "mpcache", "quest"])
+def test_slots_that_must_keep_their_place_are_not_evicted_while_decoding(lm, name):
+    reader = policy_of(name).retrieve
+    for retrieve in (reader, kvjax.retrieve.MaskHeads(mask=np.zeros((3, 4), bool), inner=reader)):
+        for when in (when for when in SCHEDULES.values() if when.decoding):
+            policy, names = policy_of("tova").replace(retrieve=retrieve, when=when), (type(retrieve).__name__, type(when).__name__)
+            with pytest.raises(ValueError, match="{} needs slots that keep their place, {} evicts".format(*names)):
+                policy.check(lm.decoder, PROMPT)
+
+
+def test_the_page_names_the_retrievers_that_need_it():
+    stages = [getattr(kvjax.retrieve, name) for name in kvjax.retrieve.__all__]
+    found = {stage.__name__ for stage in stages if getattr(stage, "still", None) is True}
+    (sentence,) = re.findall(r"`Retriever.still`: ([^)]*)\)", DOC.read_text())
+    assert set(re.findall(r"`(\w+)`", sentence)) == found
