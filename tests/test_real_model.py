@@ -12,6 +12,7 @@ import pytest
 import kvjax
 import models
 from experiments.bench.parity import RECORD, divergence, greedy
+from kvjax.evidence import RawKeys
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -68,3 +69,19 @@ def test_strings_and_chats_generate_text(smollm2):
     chat = [{"role": "user", "content": "What is the capital of France?"}]
     out = kvjax.generate(smollm2, [chat, "The capital of France is"], kvjax.methods.full(), max_new_tokens=10)
     assert "Paris" in smollm2.decode(out.tokens[0]) and "Paris" in smollm2.decode(out.tokens[1])
+
+
+def test_coupled_codes_hold_the_first_token_as_well_as_others(smollm2):
+    """Attention rests on it: |x - x̂|² / |x|² of its keys and values, by codebooks that come with the library."""
+    policy = kvjax.methods.coupled_quantization()
+    pre = kvjax.prefill(smollm2, smollm2.encode((ROOT / "README.md").read_text())[:64], needs=policy)
+    cache = kvjax.compress(pre, policy)
+    lost = np.zeros((30, 2, 64))
+    for layer in range(30):
+        slots = cache.start[layer][..., None] + np.arange(64)
+        got = policy.encode.at(layer).take(cache, layer, slots, np.float32)
+        exact = pre.rows[0].evidence[layer].of(RawKeys()), pre.rows[0].v[layer]
+        for side, (x, y) in enumerate(zip(exact, got, strict=True)):
+            x, y = (np.asarray(a)[0, :, :64] for a in (x, y))
+            lost[layer, side] = (((x - y) ** 2).sum(-1) / (x**2).sum(-1)).mean(0)
+    assert (lost[..., 0].mean(0) < lost[..., 1:].mean((0, 2))).all()

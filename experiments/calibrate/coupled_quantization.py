@@ -26,7 +26,7 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
     """
     _check(lm, settings)
     prompts = stretches(encode_plain(lm, text.text), settings["samples"], settings["length"])
-    found = gradients_of(lm, prompts, progress=partial(progress, "gradients"))
+    found = gradients_of(lm, prompts, partial(progress, "gradients"), sinks=0)  # every token is coded
     fit = {name: x for name, x in settings.items() if name not in ("samples", "length")}
     tables = coupled_codebooks(found, seed=seed, progress=partial(progress, "codebooks"), **fit)
     return artefact("coupled_quantization", lm, [text], prompts, {**settings, "seed": seed}, tables)

@@ -28,7 +28,7 @@ def calibrate(lm: Any, text: Haystack, settings: Mapping[str, Any], *, seed: int
     del seed
     _check(lm, settings)
     prompts = stretches(encode_plain(lm, text.text), settings["samples"], settings["length"])
-    found = gradients_of(lm, prompts, progress=partial(progress, "gradients"))
+    found = gradients_of(lm, prompts, partial(progress, "gradients"), sinks=1)  # the first token stays exact
     fit = {name: settings[name] for name in ("kept", "each")}
     tables = kvquant_tables(found, bits=BITS, progress=partial(progress, "levels"), **fit)
     return artefact("kvquant", lm, [text], prompts, settings, tables)

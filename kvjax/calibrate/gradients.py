@@ -19,7 +19,7 @@ Shift = tuple[Float[Array, "*l b h t d"], Float[Array, "*l b h t d"]]
 
 @dataclass(frozen=True)
 class CacheGradients:
-    """Of every token but the first of each text, one text behind the other, float32 [l, h, n, d].
+    """Of every token of each text but those left out, one text behind the other, float32 [l, h, n, d].
 
     Attributes:
         k, v: keys before the rotary embedding, and values.
@@ -33,11 +33,13 @@ class CacheGradients:
 
 
 def gradients_of(
-    lm: LanguageModel, prompts: Sequence[Sequence[int]], progress: Callable[[int, int], None] = silent
+    lm: LanguageModel, prompts: Sequence[Sequence[int]], progress: Callable[[int, int], None] = silent, *, sinks: int
 ) -> CacheGradients:
-    """The four tables of some texts; `progress` is called with (texts done, texts in all).
+    """The four tables of some texts. A head's t² scores are alive at a time.
 
-    Their first tokens, where attention rests, are left out. A head's t² scores are alive at a time.
+    Args:
+        progress: called with (texts done, texts in all).
+        sinks: first tokens of a text, where attention rests, that are left out: those that a cache keeps exact.
 
     Raises:
         ValueError: no text, or one of fewer than two tokens.
@@ -47,7 +49,7 @@ def gradients_of(
     found = []
     for ids in prompts:
         one = _of_one(lm.params, jnp.asarray([list(ids)], jnp.int32), decoder=lm.decoder)
-        found.append([np.asarray(part)[:, 0, :, 1:] for part in one])
+        found.append([np.asarray(part)[:, 0, :, sinks:] for part in one])
         progress(len(found), len(prompts))
     return CacheGradients(*(np.concatenate(parts, 2) for parts in zip(*found, strict=True)))
 

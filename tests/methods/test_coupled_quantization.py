@@ -96,7 +96,7 @@ def test_calibrated_codebooks():
 def test_the_built_in_artefact():
     assert "smollm2-135m/coupled_quantization" in built_in()
     found = resolve("smollm2-135m", "coupled_quantization")
-    assert found.data["source"] == "pydoc_data.topics" and found.tables["keys"].dtype == np.float16
+    assert found.data["split"] == "calibration" and found.tables["keys"].dtype == np.float16
     encode = kvjax.methods.coupled_quantization().encode
     assert encode.keys.bits_a_number(64) == encode.values.bits_a_number(64) == 1.5
     assert encode.keys != encode.values and encode == kvjax.methods.coupled_quantization("smollm2-135m").encode
