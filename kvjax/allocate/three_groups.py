@@ -66,7 +66,7 @@ class ThreeGroups(Allocator):
         least: share of the mean that the layers of the last group keep.
 
     Source: SqueezeAttention, arXiv 2404.04793, algorithm 1. Differs: exact groups, where the paper runs k-means from a seed; totals
-    are exact.
+    are exact: slots that the others cannot hold of a prompt go to the last group, beyond its share.
     """
 
     least: Share = 0.35

@@ -3,9 +3,10 @@
 *CAKE: Cascading and Adaptive KV Cache Eviction with Layer Preferences*, arXiv 2503.12491.
 Stages: score MeanAndVariance(window, gamma) · allocate LayerPreference(tau1, tau2) · select TopK(recent=window) · every step by the
 last query's attention, pooled.
-Differs: budgets are shared out once all layers have been seen, and sum exactly; `cascade=True` is the paper's order. The release's
-rounding is `.replace(allocate=LayerPreference(..., share=ClipAndSpread()))`. A layer's budget counts its window. While decoding,
-attention is pooled over neighbours in the text; the release's slots stay in the order of their scores, and are pooled in it.
+Differs: budgets are shared out once all layers have been seen, and sum exactly; `cascade=True` is the paper's order. The
+release's rounding is `.replace(allocate=LayerPreference(..., share=ClipAndSpread()))`. A layer's budget counts its window. A
+prompt shorter than the budget leaves every layer that budget from then on. While decoding, attention is pooled over neighbours in
+the text; the release's slots stay in the order of their scores, and are pooled in it.
 
 BibTeX:
     @misc{qin2025cake, title={CAKE: Cascading and Adaptive KV Cache Eviction with Layer Preferences},

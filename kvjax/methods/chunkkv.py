@@ -2,7 +2,8 @@
 
 *ChunkKV: Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM Inference*, arXiv 2502.00299.
 Stages: score RecentOnTop(SnapKV's) · select Chunks(size) · after the prompt.
-Differs: SnapKV's group means are summed over the KV heads; no reuse of one layer's chunks in the next.
+Differs: SnapKV's group means are summed over the KV heads, chunks are of 20 tokens, as in kvpress (the paper's experiments have 10:
+`size=10`); no reuse of one layer's chunks in the next.
 
 BibTeX:
     @misc{liu2025chunkkv, title={ChunkKV: Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM Inference},
@@ -26,7 +27,8 @@ def chunkkv(
 ) -> Policy:  # fmt: skip
     """Keep the chunks of `size` tokens the window attends to most; a share keeps that share of the chunks.
 
-    Whole chunks seldom fill a budget exactly: whole=False takes part of the last one.
+    Whole chunks seldom fill a budget exactly: whole=False takes part of the last one. A share is the selector's, too: for another
+    one make the policy anew, `.replace(budget=...)` leaves the selector as it is.
     """
     score = RecentOnTop(snapkv(window=window, pool=pool).score, recent=window)
     share = budget if isinstance(number_of(budget), float) else None

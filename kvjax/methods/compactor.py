@@ -25,6 +25,9 @@ from kvjax.select import TopK
 def compactor(
     budget: int | float = 0.5, chunk: int = 256, width: int | None = 48, sinks: int = 8, recent: int = 4, seed: int = 0
 ) -> Policy:  # fmt: skip
-    """Keep both ends and the tokens of highest removed share · z(leverage) + z(attention); `width` and `seed` of the sketch."""
+    """Keep both ends and the tokens of highest removed share · z(leverage) + z(attention); `width` and `seed` of the sketch.
+
+    The removed share is the scorer's: for another budget make the policy anew, `.replace(budget=...)` leaves the scorer as it is.
+    """
     score = Compactor(attention=NonCausalAttention(chunk=chunk), budget=budget, width=width, seed=seed)
     return Policy(score=score, select=TopK(sinks=sinks, recent=recent), budget=budget)

@@ -5,8 +5,8 @@ section 3.
 Stages: encode Stored(keys=Coupled, values=Coupled, positions=Unrotated()) · nothing is evicted; any policy can take its `encode`.
 Keys are coded before the rotary embedding and turned at every reading. Codebooks come from an artefact, one for each layer, KV head
 and group of channels; the built-in one has 4 channels a code of 6 bits, 1.5 bits a number.
-Differs: calibration of the built-in artefact reads 8 texts of 1,024 tokens and updates its clusters at most 25 times, the paper 16 of
-2,048 and up to 100 times: calibrate a model for what is to be compared. A prompt attends exactly.
+Differs: calibration of the built-in artefact reads 8 texts of 1,024 tokens and updates its clusters at most 25 times, the paper 16
+of 2,048 and up to 100 times: calibrate a model for what is to be compared. A prompt attends exactly.
 
 BibTeX:
     @inproceedings{zhang2024kv,

@@ -2,10 +2,11 @@
 
 *D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of Large Language Models*, arXiv 2406.13035, section 3.
 Stages: score AccumulatedAttention · allocate AttentionVariance · select HeavyRecent · merge WeightedNearest(EMA) · every step.
-Differs: one decision per KV head from the group mean of the scores (the release expands keys to query heads, or follows the
-first of a group); the prompt is cut when it has been read, not one token later; every layer holds its budget, also one whose budget
-is the whole prompt, and no layer is exempt (the release leaves the first two and the last whole, beyond the budget); variances are
-normalised over the layers; totals are exact, layers · floor(budget · length). Ratio, beta and the merge are the paper's.
+Differs: one decision per KV head from the group mean of the scores (the release expands keys to query heads, or follows the first
+of a group); the prompt is cut when it has been read, not one token later; every layer holds its budget, also one whose budget is
+the whole prompt, and no layer is exempt (the release leaves the first two and the last whole, beyond the budget); variances are
+normalised over the layers; totals are exact, layers · floor(budget · length); a prompt shorter than a number of slots leaves
+every layer that number from then on. Ratio, beta and the merge are the paper's.
 Nearer the release: ratio (1, 1) and
 `.replace(allocate=WholeLayers(allocate=AttentionVariance(density=HeadsMinMax())), merge=WeightedNearest(EMA(0.5), ScatterMean()))`.
 

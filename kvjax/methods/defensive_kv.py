@@ -4,7 +4,8 @@
 Stages: score WorstCase(window, threshold) · allocate ForcedFirst(Adaptive(0)) · select ForcedTopK over TopK(recent=window) · after
 the prompt.
 Differs: the window always stays (the release leaves ties at the highest score to chance); every head keeps a slot; values are
-those of KV heads, their norms averaged over the group.
+those of KV heads, their norms averaged over the group. A layer holds heads · floor(share · length) slots, the release
+floor(share · length · heads).
 
 BibTeX:
     @misc{feng2025defensivekv, title={Taming the Fragility of KV Cache Eviction in LLM Inference},

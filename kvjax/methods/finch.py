@@ -26,7 +26,8 @@ def finch(budget: int | float = 0.5, window: int = 32, chunk: int | None = None,
     """Keep the question and the tokens it attends to, more where rows see more.
 
     Args:
-        budget: slots, or a share of the prompt; with chunks a share.   window: tokens of the question.
+        budget: slots, or a share of the prompt; with chunks a share, which is the selector's: make the policy anew for another one.
+        window: tokens of the question.
         chunk: tokens of the chunks that each keep their share; None: the prompt as one.
         rerotate: whether kept keys are turned to positions 0, 1, 2, ...
     """

@@ -38,7 +38,8 @@ def kvquant(
         artefact: an Artefact, the path of one, or the name of a built-in one; of the model that will be prefilled.
         bits: of a code: 2, 3 or 4.
         matched: whether decoded numbers get back the mean and deviation that coding takes, the paper's Q-Norm, for 2 bits.
-        outliers: exact numbers of a token's key at most, in each KV head.   sinks: first tokens that stay exact.
+        outliers: exact numbers of a token's key at most, in each KV head.   sinks: first tokens that stay exact; calibration
+            leaves the first of a text out, so that 0 codes it badly.
     """
     found = resolve(artefact, "kvquant")
     if f"levels_{bits}" not in found.tables:

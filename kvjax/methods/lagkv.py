@@ -29,7 +29,8 @@ def lagkv(
     """Once after the prompt, or as the text grows.
 
     Args:
-        budget: slots, or a share of the prompt. Recursive: the share of every block that is kept, so what is held grows.
+        budget: slots, or a share of the prompt. Recursive: the share of every block that is kept, so what is held grows; it is the
+            selector's: make the policy anew for another one.
         sinks, lag: first tokens kept, and tokens of a block (the release: 16 and 1,024).
         cross: whether tokens of different blocks are compared by their scores, not by their ranks in their blocks.
         recursive: whether every block is cut once, as soon as the next one is complete, while decoding too.

@@ -2,7 +2,8 @@
 
 *Taming the Fragility of KV Cache Eviction in LLM Inference*, arXiv 2510.13334.
 Stages: as DefensiveKV · allocate ForcedFirst(AcrossModel()).
-Differs: as DefensiveKV; protected and forced tokens are above every score of every layer.
+Differs: as DefensiveKV, the total layers · heads · floor(share · length); protected and forced tokens are above every score of
+every layer.
 
 BibTeX:
     @misc{feng2025layerdefensivekv, title={Taming the Fragility of KV Cache Eviction in LLM Inference},

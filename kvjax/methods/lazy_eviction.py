@@ -7,7 +7,8 @@ measure yours.
 Differs: a hit is one of any query head of the KV head (the release ranks query heads, whose keys it repeats); the prompt's own
 queries count as steps (in the release all of the prompt starts at its last position), and the prompt is cut to the budget, too,
 unless after_prefill=False. The first term is the paper's, 2 σ(-D / MRI); the release has 2 σ(-1 - D / MRI), which is
-`.replace(score=Recurrence(alpha, shift=1.0))`.
+`.replace(score=Recurrence(alpha, shift=1.0))`. In float32 the first term is lost beside the second some 17 periods after a last
+hit: of tokens with one period that are idle for longer the earlier stays.
 
 BibTeX:
     @misc{zhang2025lazyeviction,

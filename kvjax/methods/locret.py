@@ -2,10 +2,11 @@
 
 *Locret: Enhancing Eviction in Long-Context LLM Inference with Trained Retaining Heads*, arXiv 2410.01805.
 Stages: score Gated(RetainingGate) · select TopK(recent) · after the prompt.
-Decoded tokens are never evicted. Scores are made when a token is read and travel with it.
+Decoded tokens are not evicted. Scores are made when a token is read and travel with it.
 Gates are learned by `kvjax train locret` (`kvjax.train.learners.Locret`) and kept as an artefact.
 Differs: a prompt is read whole and cut once; the release reads pieces of 3,072 tokens and cuts after each, with the last 2,500
-pinned but after the final piece. `pieces=True` is the policy for that: `kvjax.extend` piece by piece, `recent` the pinned tokens.
+pinned but after the final piece. `pieces=True` is the policy for that: `kvjax.extend` piece by piece, `recent` the pinned tokens;
+the last piece is read with `recent=100`, and decoding goes on with the policy without `pieces`, which evicts no more.
 The last `recent` tokens count inside the budget; the release reads them after the last cut, on top of it.
 Keys keep their true positions (the release, for Llama and for Phi-3, rotates those that stay anew, side by side).
 

@@ -5,8 +5,9 @@
 Stages: score AccumulatedAttention · encode Tiered(important slots as they are, the rest in few bits, keys balanced) · every step.
 A head's floor(r n) important tokens, half of them the newest, half of the largest accumulated attention (H2O), are exact; what is
 no longer among them is coded and stays. Keys are coded as b ⊙ k, b_c = sqrt(max|q_c| / max|k_c|), fitted on the prompt.
-Differs: no code is published: that demotion is final, and that b comes from the prompt alone, is our reading. Scores are averaged
-over the query heads of a KV head, b takes the largest |q| of them.
+Differs: no code is published: that demotion is final, and that b comes from the prompt alone, is our reading. A group is 64
+channels whatever the head (the paper's is half of its heads' 128: `group=32` for heads of 64). Scores are averaged over the query
+heads of a KV head, b takes the largest |q| of them.
 
 BibTeX:
     @article{yang2024mikv, title={No Token Left Behind: Reliable {KV} Cache Compression via Importance-Aware Mixed Precision
@@ -33,7 +34,7 @@ def mikv(share: float = 0.2, high: int = 16, low: int = 2, group: int = 64, rece
     Args:
         share: r, of a head's tokens that are important.
         high: bits of their codes; 16 leaves them as they are.   low: bits of the others\' codes.
-        group: channels that share a step and a minimum; the paper has half the head dimension.
+        group: channels that share a step and a minimum.
         recent_share: of the important tokens, the newest.
     """
     stores = Stored() if high == 16 else _coded(high, group), _coded(low, group)

@@ -5,8 +5,9 @@ Stages: score WindowAttention(window, NoPool, AllMean) · allocate AllHeld · se
 The model itself is what is trained (`kvjax train neural_garbage_collection`, `kvjax.artefacts.retrofitted`); without that the
 policy is only a ranking by attention. One set of blocks for all heads of a layer; just before a round a layer holds
 interval / (1 - share) slots in the limit.
-Differs: the number of blocks is rounded down (the paper rounds to the nearest), and a block at the end may be shorter; blocks are
-cut anew of the slots held. The paper's schedule of retentions, which its prompts tell the model, is of its training.
+Differs: the number of blocks is rounded down (the paper, and training here, round to the nearest), and a block at the end may be
+shorter; blocks are cut anew of the slots held. The paper's schedule of retentions, which its prompts tell the model, is of its
+training.
 
 BibTeX:
     @misc{ngc2026, title={Neural Garbage Collection: Learning to Forget while Learning to Reason},

@@ -27,7 +27,12 @@ def rkv(
     pool: Function = MaxPool(7),
     forgive: Function = LastDuplicate(), pin_prompt: bool = False,
 ) -> Policy:  # fmt: skip
-    """Keep the window and the tokens of highest weight · attention - (1 - weight) · redundancy; pin_prompt keeps the prompt too."""
+    """Keep the window and the tokens of highest weight · attention - (1 - weight) · redundancy.
+
+    Args:
+        pin_prompt: whether the prompt stays before all that is decoded; that takes a budget above its length, or only the window is
+            kept of decoded tokens.
+    """
     score = Redundancy(window=window, weight=weight, tau=tau, pool=pool, forgive=forgive)
     score = PromptFirst(score) if pin_prompt else score
     return Policy(score=score, select=TopK(recent=window), when=Every(interval), budget=budget)

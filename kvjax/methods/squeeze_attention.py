@@ -2,8 +2,10 @@
 
 *SqueezeAttention: 2D Management of KV-Cache in LLM Inference via Layer-wise Optimal Budget*, arXiv 2404.04793.
 Stages: allocate ThreeGroups(least) · everything else of another method, by default StreamingLLM.
-Differs: groups are exact, not those of a seeded k-means; totals are exact. Shares are of the prompt, which the model reads with
-its own attention; the release's Mistral takes them of 8,000 tokens and reads a prompt through the windows of the one before.
+Differs: groups are exact, not those of a seeded k-means; totals are exact, so that what a layer cannot hold of a prompt goes to
+the others, those of the last group too; a prompt shorter than the budget leaves every layer that budget from then on. Shares are
+of the prompt, which the model reads with its own attention; the release's Mistral takes them of 8,000 tokens and reads a prompt
+through the windows of the one before.
 
 BibTeX:
     @misc{wang2024squeezeattention,

@@ -3,17 +3,19 @@
 *TriAttention: Efficient Long Reasoning with Trigonometric KV Compression*, arXiv 2604.04921.
 Stages: score PromptFirst(DistanceSeries, or OwnDistanceSeries) · every `interval` steps. No live queries are read.
 Statistics come from `kvjax.calibrate.query_pairs`; without them those of the queries seen so far serve.
+Give it a budget above the prompt's length: the prompt comes first, decoded tokens have what it leaves.
 Differs: a prompt that does not fit the budget by itself is cut when it has been read (the release holds it, then keeps its first
-tokens and none that follow); evictions are counted from the prompt's end. Each KV head of each layer keeps its own tokens, by
-scores as they are, or all heads of a layer the same (`shared`). The release's runs standardise scores (`z`), give each KV head
-one set for all layers, by the mean over layers of the group's maximum, and evict at 128 slots above the budget (`WhenFull(128)`).
+tokens); neither keeps decoded tokens at an eviction then, but for `recent` here. Evictions are counted from the prompt's end.
+Each KV head of each layer keeps its own tokens, by scores as they are, or all heads of a layer the same (`shared`). The release's
+runs standardise scores (`z`), give each KV head one set for all layers, by the mean over layers of the group's maximum, and evict
+at 128 slots above the budget (`WhenFull(128)`).
 
 BibTeX:
     @misc{mao2026triattention, title={TriAttention: Efficient Long Reasoning with Trigonometric KV Compression},
       author={Weian Mao and others}, year={2026}, eprint={2604.04921}, archivePrefix={arXiv}}
 
 Example:
-    policy = kvjax.methods.triattention(budget=0.25)
+    policy = kvjax.methods.triattention(budget=len(ids) + 64)
     out = kvjax.generate(lm, ids, policy, max_new_tokens=64)
 """
 

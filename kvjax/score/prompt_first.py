@@ -16,8 +16,8 @@ from kvjax.view import LayerView
 class PromptFirst(Around):
     """The scores of another scorer; once tokens have been decoded, the prompt's go before them. One number a slot is stored.
 
-    A prompt that does not fit the budget by itself is cut by the scores when it has been read, and while decoding loses its latest
-    tokens to those a selector protects.
+    A prompt that does not fit the budget by itself is cut by the scores when it has been read; while decoding it loses its latest
+    tokens to those a selector protects, and no other decoded token outlives an eviction.
 
     Args:
         score_of: the scorer.

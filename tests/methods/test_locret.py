@@ -62,6 +62,8 @@ def test_a_prompt_in_pieces(lm):
         for end in (30, 60, 90):
             held = slow.cut(u, np.append(held, np.arange(end - 30, end)), budget=24, pinned=6)
         np.testing.assert_array_equal(cache.kept(0)[0][h], held)
+    answering = kvjax.methods.locret(WEIGHTS, budget=24, recent=6)
+    assert (kvjax.decode(lm, cache, answering, max_new_tokens=5, stop=()).cache.lengths == 24 + 5).all()
 
 
 @pytest.mark.parametrize(("pinned", "want"), [(2, [1, 3, 4, 5]), (0, [1, 2, 3, 5])])
