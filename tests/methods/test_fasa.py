@@ -149,7 +149,7 @@ def test_refusals(lm, pre):
         kvjax.compress(pre, policy(home=OnHost()).replace(budget=40))
     with pytest.raises(ValueError, match="numbers on the device"):
         kvjax.compress(pre, policy().replace(encode=policy_of("hcattention").encode))
-    with pytest.raises(ValueError, match="evicts nothing"):
+    with pytest.raises(ValueError, match="keep their place"):
         evicting = policy_of("h2o").replace(retrieve=policy().retrieve)
         kvjax.decode(lm, kvjax.compress(pre, evicting), evicting, max_new_tokens=2)
 
