@@ -25,10 +25,10 @@ def check_sharded(
         TypeError, ValueError: as `check_cache`; a model on other devices; a policy that reads all heads of a layer together.
     """
     check_heads(lm.decoder, policy, *(cache.shape[i] for i in (0, 2)))
-    check_form(lm.decoder, cache.one, policy)
-    check_mark(lm, cache.numbers("made_by"))
     if sizes(cache.mesh)[1] > 1:
         check_heads_apart(policy)
+    check_form(lm.decoder, cache.one, policy)
+    check_mark(lm, cache.numbers("made_by"))
     position, new = cache.numbers("position")[:, 0].reshape(-1), cache.by_group(np.broadcast_to(new_tokens, cache.shape[1]))
     regions = (_by_row(cache.numbers(name)) for name in ("length", "budget"))
     check_rows(lm.decoder, policy, position, *regions, new, block=block)
