@@ -11,6 +11,7 @@ import typer
 from experiments.console import JsonFile, Seed, out, write_json
 from experiments.files import write_atomically
 from experiments.markdown_table import table
+from experiments.plan_words import parts
 from experiments.policies import policy_of, split_specs
 from experiments.prefill_equivalents import hardware_of
 from kvjax.checks import brief
@@ -92,8 +93,8 @@ _HEADS = (
 
 
 def _names(text: str, known: list[str]) -> list[str]:
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    for name in names or [""]:
+    names = parts("--rules", text)
+    for name in names:
         if name not in known:
             raise ValueError(f"--rules: {brief(name)} is none of {', '.join(known)}")
         if names.count(name) > 1:

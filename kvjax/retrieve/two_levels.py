@@ -196,10 +196,11 @@ class TwoLevels(Retriever):
             )
         if any(isinstance(x, jax.core.Tracer) for x in (state.full, self.parts[1])):
             return
-        if self._listed(np.asarray(state.full)) > state.most:
+        listed = self._listed(np.asarray(state.full))
+        if listed > state.most:
             raise ValueError(
-                f"the cache has lists of {state.most} clusters, a share of {self.parts[1]} may choose "
-                f"{self._listed(np.asarray(state.full))}: compress it with this policy"
+                f"the cache has lists of {state.most} clusters, a share of {self.parts[1]} may choose {listed}: "
+                "compress it with this policy"
             )
 
     def attend(self, inputs: AttentionInputs, cache: Cache, context: AttendContext):
