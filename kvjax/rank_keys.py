@@ -5,6 +5,7 @@ from jax import lax
 from jaxtyping import Array, Int32, UInt32
 
 from kvjax.kernels.select_top import ordered
+from kvjax.order import places
 from kvjax.view import Ranking
 
 _INVALID, _PROTECTED = 0, 0xFF800001
@@ -30,4 +31,4 @@ def rank_within(block: Int32[Array, "l b h n"], ranking: Ranking) -> Int32[Array
     order = jnp.lexsort((ranking.pos, ~keys(ranking), block), axis=-1)
     starts = jnp.pad(block[..., 1:] != block[..., :-1], ((0, 0),) * 3 + ((1, 0),), constant_values=True)
     first = lax.cummax(jnp.where(starts, jnp.arange(block.shape[-1], dtype=jnp.int32), 0), axis=3)
-    return jnp.argsort(order, -1).astype(jnp.int32) - first
+    return places(order) - first

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int32, Integer
 
+from kvjax.order import places
+
 #: Parts this close count as equal: what is a tie in exact arithmetic stays one, whatever the last bits say.
 _EQUAL = 1e-9
 
@@ -39,8 +41,7 @@ def rounded(x: Float[Array, "*b n"], total: Float[Array, "*b"], hi: Float[Array,
 
     def give(y):
         takers = y < hi
-        order = jnp.argsort(jnp.where(takers, -part, jnp.inf), axis=-1, stable=True)
-        rank = jnp.argsort(order, axis=-1)
+        rank = places(jnp.argsort(jnp.where(takers, -part, jnp.inf), axis=-1, stable=True))
         return y + (takers & (rank < (total - y.sum(-1))[..., None]))
 
     return lax.while_loop(lambda y: ((y.sum(-1) < total) & (y < hi).any(-1)).any(), give, y)

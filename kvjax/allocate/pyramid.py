@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Float32, Int32
 
 from kvjax.allocate.uniform import held
+from kvjax.order import places
 from kvjax.ranges import NonNegative, Size, Whole
 from kvjax.stage import Allocator
 from kvjax.types import Number
@@ -28,8 +29,8 @@ def pyramid(base: Int32[Array, " b"], room: Int32[Array, " b"], *, layers: int, 
         return base[None]
     floor, part = jnp.divmod(high * steps - jnp.arange(layers)[:, None] * (high - low), steps)
     left = layers * base - floor.sum(0)
-    order = jnp.argsort(jnp.argsort(-part, axis=0, stable=True), axis=0)
-    return jnp.where((high >= low)[None], floor + (order < left), base)
+    place = places(jnp.argsort(-part, axis=0, stable=True), axis=0)
+    return jnp.where((high >= low)[None], floor + (place < left), base)
 
 
 @struct.dataclass

@@ -12,6 +12,7 @@ from kvjax.allocate.uniform import held
 from kvjax.budget import whole_share
 from kvjax.evidence import Evidence, Need
 from kvjax.evidence.residual_cosine import ResidualCosine
+from kvjax.order import places
 from kvjax.ranges import Share
 from kvjax.stage import Allocator
 from kvjax.view import LayerView, Ranking
@@ -35,7 +36,7 @@ def highest_of_three(c: Float[Array, "b l"]) -> Bool[Array, "b l"]:
 
     total = error(np.zeros_like(first), first) + error(first, second) + error(second, np.full_like(first, layers))
     cut = jnp.asarray(second)[jnp.argsort(total, -1, stable=True)[:, 0]]
-    highest = jnp.argsort(order, -1) >= cut[:, None]
+    highest = places(order) >= cut[:, None]
     distinct = 1 + (x[:, 1:] != x[:, :-1]).sum(-1, dtype=jnp.int32)
     return highest & (distinct >= 3)[:, None]
 

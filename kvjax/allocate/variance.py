@@ -10,6 +10,7 @@ from kvjax.allocate.exact import exact_alloc
 from kvjax.allocate.uniform import held
 from kvjax.budget import whole_share
 from kvjax.evidence import ColumnSums, Evidence, Need
+from kvjax.order import places
 from kvjax.ranges import Count, NonNegative, Share
 from kvjax.stage import Allocator
 from kvjax.types import Function, Mask
@@ -102,7 +103,7 @@ class ExponentialDecay:
     rate: NonNegative = 0.1
 
     def __call__(self, f: Float[Array, "l b"]) -> Float[Array, "l b"]:
-        rank = jnp.argsort(jnp.argsort(f, 0, stable=True), 0)
+        rank = places(jnp.argsort(f, 0, stable=True), 0)
         return jnp.exp(-self.rate * rank.astype(f.dtype))
 
 

@@ -12,6 +12,7 @@ from kvjax.codec.layer_regions import LayerRegions
 from kvjax.evidence import Evidence, Need, WindowQueries
 from kvjax.kernels.compact import first
 from kvjax.kernels.ragged_attention import ragged_scores
+from kvjax.order import places
 from kvjax.types import Keys, Mask, Queries
 
 
@@ -23,7 +24,7 @@ def channel_worth(q: Float[Array, "b h g w d"], k: Keys, stays: Mask) -> Float32
 
 def most_worth(u: Float32[Array, "b h d"], count: int) -> Bool[Array, "b h d"]:
     """The `count` channels of largest u; equal ones: the lower channel."""
-    rank = jnp.argsort(jnp.argsort(-u, -1, stable=True), -1)
+    rank = places(jnp.argsort(-u, -1, stable=True))
     return rank < count
 
 

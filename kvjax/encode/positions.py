@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.attention_inputs import AttentionInputs
 from kvjax.evidence import Evidence, Need, RawKeys
+from kvjax.order import places
 from kvjax.protocols import Rope
 from kvjax.ranges import Size
 from kvjax.types import Keys, Mask, Positions, Queries
@@ -109,7 +110,11 @@ class AtReading(PositionPolicy):
         self, q: Queries, k: Keys, at: Int32[Array, "b h n"], now: Int32[Array, "b h t"], rope: Rope | None
     ) -> Float32[Array, "b h g t n"]:
         """q·k of un-rotated queries at `now` and keys at `at`."""
-        return dot(rotated_queries(q, now, rope), rope.rotate(k, *rope.cos_sin(at)))
+        return dot(rotated_queries(q, now, rope), self.rotated(k, at, rope))
+
+    def rotated(self, k: Keys, at: Int32[Array, "b h n"], rope: Rope | None) -> Keys:
+        """Un-rotated keys turned to where slots stand, `at`."""
+        return rope.rotate(k, *rope.cos_sin(at))
 
 
 @struct.dataclass
@@ -128,6 +133,11 @@ class InCache(AtReading):
 
     def places(self, pos: Positions, held: Mask, now: Int32[Array, "b t"]) -> tuple[Int32[Array, "b h n"], Int32[Array, "b h t"]]:
         return ranks(pos, held), (held[:, :, None] & (pos[:, :, None] < now[:, None, :, None])).sum(-1, dtype=jnp.int32)
+
+    def rotated(self, k: Keys, at: Int32[Array, "b h n"], rope: Rope | None) -> Keys:
+        """No rank exceeds the slots there are: sines and cosines of each are computed once, and looked up."""
+        angles = rope.cos_sin(jnp.arange(k.shape[2], dtype=jnp.int32))
+        return rope.rotate(k, *(jnp.take(x, at, axis=0, mode="clip") for x in angles))
 
 
 @struct.dataclass
@@ -171,8 +181,7 @@ class Clamped(AtReading):
 
 def ranks(pos: Positions, held: Mask) -> Int32[Array, "b h n"]:
     """How many held slots of the same head have a lower position; slots that are not held come last."""
-    order = jnp.argsort(jnp.where(held, pos, jnp.iinfo(jnp.int32).max), -1)
-    return jnp.argsort(order, -1).astype(jnp.int32)
+    return places(jnp.argsort(jnp.where(held, pos, jnp.iinfo(jnp.int32).max), -1))
 
 
 def turned(k: Keys, by: Int32[Array, "b h n"], rope: Rope | None) -> Keys:

@@ -42,12 +42,8 @@ def spread_values(v: Values, keep: Mask, merges: Bool[Array, "b h n"], m: int) -
     part = jnp.where(merges[..., None], v.astype(jnp.float32), 0.0) / m
     given, count = _prefix(part), _prefix(merges.astype(jnp.int32))
     first = _window_start(order, keep, m)
-    slot = jnp.broadcast_to(jnp.arange(v.shape[2]), keep.shape)
-
-    def at(x, i):
-        return jnp.take_along_axis(x, i.reshape(*i.shape, *(1,) * (x.ndim - 3)), 2)
-
-    added, many = at(given, slot) - at(given, first), at(count, slot) - at(count, first)
+    added = given[:, :, :-1] - jnp.take_along_axis(given, first[..., None], 2)
+    many = count[:, :, :-1] - jnp.take_along_axis(count, first, 2)
     return jnp.where((keep & (many > 0))[..., None], v.astype(jnp.float32) + added, v).astype(v.dtype)
 
 

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Float32, Int32, PyTree
 
 from kvjax.evidence.gate_values import origin_of
 from kvjax.kernels.select_top import ordered, select_top
+from kvjax.order import places
 from kvjax.protocols import Decoder
 from kvjax.stage import Merger
 from kvjax.types import Keys, Layer, Mask, Number, Scores, Table, table
@@ -55,8 +56,7 @@ def mixed(
 
 def listed(place: Int32[Array, "b h n"], heavy: Mask, keep: Mask) -> Int32[Array, "b h n"]:
     """Places 1, 2, ... in the new list: heavy slots in the order they had, then mixed ones."""
-    order = jnp.lexsort((place, ~heavy, ~keep), axis=-1)
-    return jnp.argsort(order, axis=-1).astype(jnp.int32) + 1
+    return places(jnp.lexsort((place, ~heavy, ~keep), axis=-1)) + 1
 
 
 @struct.dataclass

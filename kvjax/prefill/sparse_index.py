@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from kvjax.kernels.softmax import softmax
 from kvjax.kernels.sparse_attention import BLOCK
+from kvjax.order import places
 from kvjax.prefill.patterns import FORCED_COLUMNS
 from kvjax.types import Keys, Queries
 
@@ -76,7 +77,7 @@ def pooled(
 def highest(scores: Float32[Array, "*heads n"], size: Int32[Array, "*heads"], forced: int = 0) -> Bool[Array, "*heads n"]:
     """The `size` highest scores, the first `forced` places before all others; equal ones: the lower place."""
     scores = jnp.where(jnp.arange(scores.shape[-1]) < forced, jnp.inf, scores)
-    rank = jnp.argsort(jnp.argsort(-scores, -1, stable=True), -1)
+    rank = places(jnp.argsort(-scores, -1, stable=True))
     return rank < size[..., None]
 
 

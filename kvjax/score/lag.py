@@ -6,6 +6,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32, PyTree
 
 from kvjax.evidence import Evidence
+from kvjax.order import places
 from kvjax.ranges import NonNegative, Size, Whole
 from kvjax.stage import Scorer
 from kvjax.types import Number, Scores
@@ -30,7 +31,7 @@ def block_scores(x: Float[Array, "*b p lag d"], valid: Bool[Array, "*b p lag"], 
 
 def rank_in_block(u: Float32[Array, "*b lag"]) -> Float32[Array, "*b lag"]:
     """How many tokens of its block score lower, over the block's size; equal scores: the lower position ranks lower."""
-    return u.argsort(-1, stable=True).argsort(-1, stable=True).astype(jnp.float32) / u.shape[-1]
+    return places(u.argsort(-1, stable=True)).astype(jnp.float32) / u.shape[-1]
 
 
 def last_scored(pos: Int32[Array, "..."], length: Int32[Array, "..."], *, sinks: int, lag: int) -> Bool[Array, "..."]:

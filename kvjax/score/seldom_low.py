@@ -6,6 +6,7 @@ from jaxtyping import Array, Int32, UInt32
 
 from kvjax.evidence import AttentionStatistics, Evidence, LowRows, Need, OfGroupMean
 from kvjax.evidence.low_rows import LowBits, count_bits
+from kvjax.order import places
 from kvjax.ranges import Size
 from kvjax.stage import Scorer
 from kvjax.types import Mask, Positions, Scores
@@ -17,8 +18,7 @@ def rank_low(counts: Int32[Array, "b h n"], pos: Positions, valid: Mask) -> Scor
 
     Slots without a token come behind all others, so that no rank of a token depends on how many there are.
     """
-    order = jnp.lexsort((pos, -counts, ~valid), axis=-1)
-    return jnp.argsort(order, -1).astype(jnp.float32)
+    return places(jnp.lexsort((pos, -counts, ~valid), axis=-1)).astype(jnp.float32)
 
 
 @struct.dataclass

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32
 
 from kvjax.evidence import Evidence, Need, ProjectedValueNorm, WindowQueries
+from kvjax.order import places
 from kvjax.ranges import Size
 from kvjax.score.pool import AvgPool
 from kvjax.score.window_rows import before_window, real_rows, window_rows
@@ -51,7 +52,7 @@ def forced_ranks(mean: Scores, before: Mask, after: Mask, threshold: Number) -> 
     a = a / jnp.maximum(a.sum(-1, keepdims=True), jnp.finfo(jnp.float32).tiny)
     order = jnp.argsort(jnp.where(before, -a, jnp.inf), -1, stable=True)
     covered = jnp.cumsum(jnp.take_along_axis(a, order, -1), -1) < threshold - bias
-    rank = jnp.argsort(order, -1)
+    rank = places(order)
     forced = jnp.take_along_axis(jnp.cumprod(covered.astype(jnp.int32), -1), rank, -1) > 0
     return jnp.where(forced & before, rank.astype(jnp.float32), NEVER)
 

@@ -7,6 +7,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.kernels.select_top import select_top
+from kvjax.order import places
 from kvjax.ranges import Share, Size
 from kvjax.rank_keys import keys
 from kvjax.stage import Selector
@@ -24,7 +25,7 @@ def chunk_scores(u: Float32[Array, "*b h n"], valid: Bool[Array, "*b h n"], size
 
 def rank(scores: Float32[Array, "*b m"]) -> Int32[Array, "*b m"]:
     """How many chunks go before each; equal scores: the lower chunk goes first."""
-    return jnp.argsort(jnp.argsort(-scores, -1, stable=True), -1).astype(jnp.int32)
+    return places(jnp.argsort(-scores, -1, stable=True))
 
 
 @struct.dataclass

@@ -9,6 +9,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float32, Int32
 
 from kvjax.encode.tier_rule import EVICTED, TierRule, TierView
+from kvjax.order import places
 from kvjax.ranges import Size
 from kvjax.score.pool import AvgPool
 from kvjax.tiers.best import best
@@ -20,7 +21,7 @@ def pooled(scores: Float32[Array, "b h n"], pos: Int32[Array, "b h n"], past: Ma
     """Scores smoothed over the past slots in the order of the text, those of other slots left out; in the order given."""
     order = jnp.argsort(jnp.where(past, pos, jnp.iinfo(jnp.int32).max), -1)
     smooth = pool(jnp.take_along_axis(jnp.where(past, scores, 0.0), order, -1))
-    return jnp.take_along_axis(smooth, jnp.argsort(order, -1), -1)
+    return jnp.take_along_axis(smooth, places(order), -1)
 
 
 @struct.dataclass

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int32, PyTree
+from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.decode.evict.choose import Choice
@@ -44,37 +44,48 @@ def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCac
         return cache.replace(memory=jax.tree.map(lambda x, new: x.at[layer].set(new), cache.memory, left))
 
     cache = lax.fori_loop(0, len(group.layers), one, cache)
-    k, pos = lax.optimization_barrier((cache.k, cache.pos))  # merging reads positions: before any of them moves
-    return cache.replace(k=k, pos=pos)
+    return cache.replace(**lax.optimization_barrier(cache.pools))  # merging reads positions: before any of them moves
 
 
 class Changed(NamedTuple):
-    """Kept slots that merging changed, the first `count` of each region's list, and what is written there."""
+    """Kept slots that merging changed, the first `count` of each region's list, and what is written there.
+
+    Attributes:
+        rows: [b, h, n, ...] of what the merger gave anew, by field of the view; keys and values as their codecs store them.
+    """
 
     slots: Int32[Array, "b h n"]
-    k: PyTree
-    v: PyTree
-    merge: PyTree
-    score: PyTree
-    bias: Float32[Array, "b h n"] | None
+    rows: dict[str, PyTree]
     count: Int32[Array, "b h"]
+
+
+#: What a merger may change of a view.
+_FIELDS = "k", "v", "bias", "state", "scored"
 
 
 def _changed(
     view: LayerView, merged: LayerView, keep: Bool[Array, "b h n"], *, slots: Int32[Array, "b h n"], encode: Stored,
     fitted: tuple[PyTree, PyTree],
 ) -> Changed:  # fmt: skip
-    """The kept slots of which anything is another after merging."""
-    before, after = (jax.tree.leaves((x.k, x.v, x.bias, x.state, x.scored)) for x in (view, merged))
-    touched = keep & reduce(jnp.logical_or, map(_differs, before, after))
+    """The kept slots of which anything is another after merging. A field that a merger hands on as it was is not written."""
+    before, after = ({name: getattr(x, name) for name in _FIELDS} for x in (view, merged))
+    rows = {name: x for name, x in after.items() if not _same(before[name], x)}
+    pairs = zip(*(jax.tree.leaves([x[name] for name in rows]) for x in (before, after)), strict=True)
+    touched = keep & reduce(jnp.logical_or, [_differs(*pair) for pair in pairs], jnp.zeros_like(keep))
     order = first(touched)
 
     def sort(x: Array) -> Array:
         return jnp.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 3)), 2)
 
-    k, v = encode.keys.encode(merged.k, merged.pos, fitted[0]), encode.values.encode(merged.v, merged.pos, fitted[1])
-    k, v, merge, score, bias = jax.tree.map(sort, (k, v, merged.state, merged.scored, merged.bias))
-    return Changed(slots=sort(slots), k=k, v=v, merge=merge, score=score, bias=bias, count=touched.sum(-1).astype(jnp.int32))
+    for name, codec, params in zip(("k", "v"), encode.codecs, fitted, strict=True):
+        if name in rows:
+            rows[name] = codec.encode(rows[name], merged.pos, params)
+    return Changed(slots=sort(slots), rows=jax.tree.map(sort, rows), count=touched.sum(-1).astype(jnp.int32))
+
+
+def _same(one: PyTree, other: PyTree) -> bool:
+    """Whether two trees hold the very same arrays."""
+    return [*map(id, jax.tree.leaves(one))] == [*map(id, jax.tree.leaves(other))]
 
 
 def _differs(one: Array, other: Array) -> Bool[Array, "b h n"]:
@@ -82,14 +93,11 @@ def _differs(one: Array, other: Array) -> Bool[Array, "b h n"]:
 
 
 def _write(cache: KVCache, new: Changed) -> KVCache:
-    """Merged keys, values, state and biases in their slots."""
-    pools = {"k": cache.k, "merge": cache.state.merge, "bias": cache.bias}
-    rows = {"k": new.k, "merge": new.merge, "bias": new.bias}
-    if jax.tree.leaves(new.score):
-        pools, rows = pools | {"score": cache.state.score}, rows | {"score": new.score}
-    if cache.placement.on_device:
-        pools, rows = pools | {"v": cache.v}, rows | {"v": new.v}
-    done = rewrite(pools, rows, new.slots, new.count)
-    v = done["v"] if "v" in done else cache.placement.rewrite(cache.v, new.v, new.slots, new.count)
-    state = cache.state.replace(merge=done["merge"], bias=done["bias"], score=done.get("score", cache.state.score))
-    return cache.replace(k=done["k"], v=v, state=state)
+    """What merging changed, in its slots."""
+    pools = {"k": cache.k, "v": cache.v, "bias": cache.bias, "state": cache.state.merge, "scored": cache.state.score}
+    here = {name: x for name, x in new.rows.items() if name != "v" or cache.placement.on_device}
+    done = pools | rewrite({name: pools[name] for name in here}, here, new.slots, new.count)
+    if "v" in new.rows and "v" not in here:
+        done["v"] = cache.placement.rewrite(cache.v, new.rows["v"], new.slots, new.count)
+    state = cache.state.replace(merge=done["state"], score=done["scored"], bias=done["bias"])
+    return cache.replace(k=done["k"], v=done["v"], state=state)

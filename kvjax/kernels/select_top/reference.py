@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 
+from kvjax.order import places
+
 
 @jax.jit
 def select(rank, k):
     """Definition of `api.select_top`, of rows [r, n]."""
-    order = jnp.argsort(~rank, -1, stable=True)
-    place = jnp.argsort(order, -1)
+    place = places(jnp.argsort(~rank, -1, stable=True))
     return (place < k[:, None]) & (rank > 0)
