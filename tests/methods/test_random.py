@@ -1,5 +1,6 @@
 """Random: what is drawn depends on the seed, the layer, the head and the position, and on nothing else."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,6 +23,23 @@ def test_the_numbers_are_uniform_and_independent():
     assert ((u >= 0) & (u < 1)).all() and len(np.unique(u)) > 19_900
     np.testing.assert_allclose(np.quantile(u, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.01)
     assert np.abs(np.corrcoef(u) - np.eye(20)).max() < 0.15
+
+
+@pytest.mark.parametrize("draw, theirs", [(uniform_at, jax.random.uniform), (gumbel_at, jax.random.gumbel)])
+@pytest.mark.parametrize("seed", [0, -3, 2**31 - 1])
+def test_numbers_are_those_of_jax_with_a_key_folded_at_each_index(draw, theirs, seed):
+    first, second = np.array([0, 5, 2**31 - 1]), np.array([-1, 0, 77, 4096])
+    mine = jax.jit(draw)(seed, first[:, None], second)
+    for i, a in enumerate(first):
+        for j, b in enumerate(second):
+            key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), a), b)
+            assert mine[i, j] == jax.jit(theirs)(key)
+
+
+def test_numbers_do_not_depend_on_the_generator_a_user_has_set():
+    want = uniform_at(2, jnp.arange(5))
+    with jax.default_prng_impl("rbg"):
+        np.testing.assert_array_equal(uniform_at(2, jnp.arange(5)), want)
 
 
 def test_gumbel_noise_has_its_mean_and_variance():
