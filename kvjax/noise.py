@@ -10,6 +10,7 @@ from functools import reduce
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float32, PyTree, UInt32
 
 from kvjax.types import Number
@@ -44,10 +45,14 @@ def threefry(key: Words, count: Words) -> Words:
 
 
 def keys_at(seed: Number, *where: PyTree) -> Words:
-    """A key for every entry of the broadcast of `where`: the seed, folded with each index in turn."""
+    """A key for every entry of the broadcast of `where`: the seed, folded with each index in turn.
+
+    Each fold is a kernel of its own: XLA writes the rounds of several that it fuses out over and over, and compiles without end.
+    """
 
     def fold(key: Words, index: Number) -> Words:
-        return threefry(key, (jnp.uint32(0), jnp.asarray(index, jnp.int32).astype(jnp.uint32)))
+        words = threefry(key, (jnp.uint32(0), jnp.asarray(index, jnp.int32).astype(jnp.uint32)))
+        return lax.optimization_barrier(words)
 
     first, second = jax.random.key_data(jax.random.key(seed, impl="threefry2x32"))
     return reduce(fold, where, (first, second))
