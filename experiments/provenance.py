@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable
 from functools import cache
@@ -34,6 +35,12 @@ def machine() -> str:
     device = jax.devices()[0]
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {gib:.0f} GiB, jax on {device.device_kind}"
+
+
+def cores(machine: str) -> int | None:
+    """The usable cores that `machine` tells; None where it tells none."""
+    found = re.search(r", (\d+) cores", machine)
+    return int(found[1]) if found else None
 
 
 def digest(parts: Iterable[bytes]) -> str:

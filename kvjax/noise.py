@@ -62,7 +62,7 @@ def uniform_at(seed: Number, *where: PyTree) -> Float32[Array, "..."]:
     """u ~ U[0, 1) at every index, a multiple of 2^-23."""
     one, other = threefry(keys_at(seed, *where), (jnp.uint32(0), jnp.uint32(0)))
     mantissa = (one ^ other) >> np.uint32(9)
-    return jax.lax.bitcast_convert_type(mantissa | np.uint32(0x3F800000), jnp.float32) - 1.0  # a number in [1, 2), less 1
+    return lax.bitcast_convert_type(mantissa | np.uint32(0x3F800000), jnp.float32) - 1.0  # a number in [1, 2), less 1
 
 
 def gumbel_at(seed: Number, *where: PyTree) -> Float32[Array, "..."]:

@@ -39,8 +39,9 @@ HEADS = (
 
 NOTE = (
     "Intervals are 95%: Wilson's of scores, Newcombe's of paired differences, Student's t of nats per token; of the mean of scores "
-    "they are joined from those of its tasks (Zou and Donner). Times are medians over prompts of this machine, (1/16): a sixteenth "
-    "of a step that decoded 16 cells at once; of few prompts they count compilation. The filter by fronts is of all rows of a task."
+    "they are joined from those of its tasks (Zou and Donner). Times are medians over prompts, of the machines below; (1/16): a "
+    "sixteenth of a step that decoded 16 cells at once; of few prompts they count compilation. The filter by fronts is of all rows "
+    "of a task."
 )
 
 

@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from experiments.provenance import cores
 from experiments.rows import Row
 
 
 class Spent(NamedTuple):
-    """Hours: of prompts that were read, of compressing them, of decoding answers; without compilation and perplexity's texts."""
+    """Hours of two cores: of prompts that were read, of compressing them, of decoding answers.
+
+    Compilation and perplexity's texts are not in them.
+    """
 
     prefill: float
     compress: float
@@ -23,7 +27,15 @@ def spent(rows: Sequence[Row]) -> Spent:
         >>> [3600 * hours for hours in spent(rows)]
         [2.0, 2.0, 3.0]
     """
-    prompts = {(*(row[name] for name in ("task", "mode", "length", "prompt")), row.get("seconds_prefill", 0.0)) for row in rows}
-    compress = sum(row.get("seconds_compress", 0.0) for row in rows)
-    decode = sum(row.get("seconds_per_token", 0.0) * row.get("answer_tokens", 0) for row in rows)
+    prompts = {
+        (*(row[name] for name in ("task", "mode", "length", "prompt")), _two_cores(row, row.get("seconds_prefill", 0.0)))
+        for row in rows
+    }
+    compress = sum(_two_cores(row, row.get("seconds_compress", 0.0)) for row in rows)
+    decode = sum(_two_cores(row, row.get("seconds_per_token", 0.0) * row.get("answer_tokens", 0)) for row in rows)
     return Spent(sum(seconds for *_, seconds in prompts) / 3600, compress / 3600, decode / 3600)
+
+
+def _two_cores(row: Row, seconds: float) -> float:
+    """The seconds of a row as those of two cores; they are taken as they are where it does not tell its machine."""
+    return seconds * (cores(row.get("machine") or "") or 2) / 2

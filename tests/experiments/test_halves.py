@@ -77,6 +77,13 @@ def test_cost_counts_a_shared_prompt_once():
     )
 
 
+def test_cost_counts_an_hour_of_one_core_as_half_an_hour_of_two():
+    row = CELL | dict(prompt=0, seconds_prefill=3600.0, seconds_compress=1800.0, seconds_per_token=360.0, answer_tokens=10)
+    of_two, of_one = (row | {"machine": f"some processor, {n} cores, 24 GiB, jax on cpu"} for n in (2, 1))
+    assert spent([of_two]) == spent([row]) == pytest.approx((1.0, 0.5, 1.0))
+    assert spent([of_one]) == pytest.approx((0.5, 0.25, 0.5))
+
+
 def test_rows_without_an_order_have_their_cost():
     first = CELL | dict(policy="p", budget=0.5, score=1.0, prompt=0, seconds_prefill=1.0, seconds_compress=1.0)
     assert sections([first])[0] == "## Cost"
