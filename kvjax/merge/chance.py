@@ -2,8 +2,10 @@
 
 import jax.numpy as jnp
 from flax import struct
+from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
+from kvjax.kernels.compact import first
 from kvjax.noise import uniform_at
 from kvjax.ranges import Size
 from kvjax.stage import Merger
@@ -22,13 +24,13 @@ def probability(a: Scores, keep: Mask, over: int | None) -> Float32[Array, "b h 
     0 where nothing follows or both are 0; 1 where only the mean is 0.
     """
     before = _prefix(keep.astype(jnp.int32))[:, :, :-1]
-    listed = jnp.argsort(~keep, axis=-1, stable=True)
-    sums = _prefix(jnp.where(jnp.take_along_axis(keep, listed, -1), jnp.take_along_axis(a, listed, -1), 0.0))
-    first, held = before + keep, keep.sum(-1, keepdims=True)
-    end = held if over is None else jnp.minimum(first + over, held)
-    end = jnp.broadcast_to(end, first.shape)
-    total = jnp.take_along_axis(sums, end, -1) - jnp.take_along_axis(sums, first, -1)
-    count = end - first
+    after, held = before + keep, keep.sum(-1, keepdims=True)
+    kept = jnp.take_along_axis(a, first(keep), -1)
+    sums = _prefix(jnp.where(jnp.arange(keep.shape[-1]) < held, kept, 0.0))
+    end = held if over is None else jnp.minimum(after + over, held)
+    end = jnp.broadcast_to(end, after.shape)
+    total = jnp.take_along_axis(sums, end, -1) - jnp.take_along_axis(sums, after, -1)
+    count = end - after
     ratio = a * count / jnp.where(total > 0, total, 1.0)
     return jnp.where(count == 0, 0.0, jnp.where(total > 0, jnp.clip(ratio, 0.0, 1.0), (a > 0).astype(jnp.float32)))
 
@@ -36,22 +38,34 @@ def probability(a: Scores, keep: Mask, over: int | None) -> Float32[Array, "b h 
 def spread_values(v: Values, keep: Mask, merges: Bool[Array, "b h n"], m: int) -> Values:
     """v_j + Σ v_i / m over the slots i in `merges` of which j is one of the next m kept ones; slots with none keep their bits.
 
-    Fewer than m that follow get v_i / m each all the same.
+    Fewer than m that follow get v_i / m each all the same. One slot a head, all that a decode step loses, needs no running sums.
     """
-    order = _prefix(keep.astype(jnp.int32))[:, :, :-1]
+    start = _window_start(_prefix(keep.astype(jnp.int32))[:, :, :-1], keep, m)
+    one_each = (merges.sum(-1) <= 1).all()
+    return lax.cond(one_each, _spread_one, _spread_all, v, keep, merges, start, m)
+
+
+def _spread_all(v: Values, keep: Mask, merges: Bool[Array, "b h n"], start: Int32[Array, "b h n"], m: Number) -> Values:
+    """The slots from `start` of a kept slot to itself as a difference of running sums."""
     part = jnp.where(merges[..., None], v.astype(jnp.float32), 0.0) / m
     given, count = _prefix(part), _prefix(merges.astype(jnp.int32))
-    first = _window_start(order, keep, m)
-    added = given[:, :, :-1] - jnp.take_along_axis(given, first[..., None], 2)
-    many = count[:, :, :-1] - jnp.take_along_axis(count, first, 2)
+    added = given[:, :, :-1] - jnp.take_along_axis(given, start[..., None], 2)
+    many = count[:, :, :-1] - jnp.take_along_axis(count, start, 2)
     return jnp.where((keep & (many > 0))[..., None], v.astype(jnp.float32) + added, v).astype(v.dtype)
+
+
+def _spread_one(v: Values, keep: Mask, merges: Bool[Array, "b h n"], start: Int32[Array, "b h n"], m: Number) -> Values:
+    """`_spread_all` where no head merges two, to the bit."""
+    i, at = jnp.argmax(merges, -1, keepdims=True), jnp.arange(keep.shape[-1])
+    reached = keep & merges.any(-1, keepdims=True) & (start <= i) & (i < at)
+    added = lax.optimization_barrier(jnp.take_along_axis(v, i[..., None], 2).astype(jnp.float32) / m)  # rounded before it is added
+    return jnp.where(reached[..., None], v.astype(jnp.float32) + added, v).astype(v.dtype)
 
 
 def _window_start(order: Int32[Array, "b h n"], keep: Mask, m: int) -> Int32[Array, "b h n"]:
     """For each slot the first slot behind the kept one m before it: what lies from there on reaches it."""
-    listed = jnp.argsort(~keep, axis=-1, stable=True).astype(jnp.int32)
     behind = order - m
-    start = jnp.take_along_axis(listed, jnp.maximum(behind, 0), -1) + 1
+    start = jnp.take_along_axis(first(keep), jnp.maximum(behind, 0), -1) + 1
     return jnp.where(behind >= 0, start, 0)
 
 

@@ -5,6 +5,7 @@ from flax import struct
 from jaxtyping import Array, Float32, Int32, PyTree
 
 from kvjax.budget import whole_share
+from kvjax.kernels.compact import first
 from kvjax.kernels.select_top import ordered
 from kvjax.ranges import Share
 from kvjax.score.neighbours import neighbour_cosines
@@ -24,8 +25,7 @@ def nearest_pivot(cosine: Scores, forced: Mask, valid: Mask, keep: Mask) -> Int3
     slot = jnp.arange(keep.shape[-1])
     held = keep.sum(-1, keepdims=True).astype(jnp.int32)
     run = jnp.where(keep | (slot <= end) | (before == held), before - 1, before)
-    listed = jnp.argsort(~keep, axis=-1, stable=True).astype(jnp.int32)
-    return jnp.take_along_axis(listed, jnp.clip(run, 0, jnp.maximum(held - 1, 0)), -1)
+    return jnp.take_along_axis(first(keep), jnp.clip(run, 0, jnp.maximum(held - 1, 0)), -1)
 
 
 def gaussian_weights(k: Keys, pivot: Int32[Array, "b h n"], valid: Mask) -> Float32[Array, "b h n"]:

@@ -1,5 +1,6 @@
 """CaM against its reference, the worked example, the authors' run, its host."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -39,6 +40,20 @@ def test_against_the_reference_on_random_numbers():
         np.testing.assert_allclose(got, cam.probability(a, i, over), rtol=1e-5)
         values = spread_values(jnp.asarray(v)[None, None], keep, evicted, m)[0, 0]
         np.testing.assert_allclose(values, cam.merged_values(v, i, m), atol=1e-6)
+
+
+def test_one_slot_a_head_is_spread_as_many_are():
+    """To the bit: a row whose heads lose one slot each is merged with rows that lose more, or alone."""
+    rng = np.random.default_rng(0)
+    for m in (1, 3, 40):
+        keep, v = jnp.asarray(rng.random((8, 3, 30)) < 0.7), jnp.asarray(rng.normal(size=(8, 3, 30, 5)), jnp.float32)
+        lost = jnp.argmax(~keep & jnp.asarray(rng.random(keep.shape) < 0.5), -1, keepdims=True)
+        one = (jnp.arange(30) == lost) & ~keep
+        beside = jnp.concatenate([one, ~keep])
+        alone = jax.jit(spread_values, static_argnums=3)(v, keep, one, m)
+        together = jax.jit(spread_values, static_argnums=3)(jnp.tile(v, (2, 1, 1, 1)), jnp.tile(keep, (2, 1, 1)), beside, m)
+        np.testing.assert_array_equal(alone, together[:8])
+        assert one.any() and (beside.sum(-1) > 1).any() and (np.asarray(alone) != np.asarray(v)).any()
 
 
 def test_merging_while_decoding_alone(lm):
