@@ -1,7 +1,7 @@
 """Evicted slots matched to kept ones by cosine, and blended into them all at once.
 
 Work follows the number of evicted slots: they come first in a list that is walked a block at a time. A prompt takes wide blocks,
-a decode step, which evicts one slot a head, a single narrow one. The loops end where the lists do, so gradients flow forward only.
+a decode step, which evicts one slot a head, the smallest one. The loops end where the lists do, so gradients flow forward only.
 """
 
 import jax
@@ -11,11 +11,15 @@ from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from kvjax.kernels.compact import first
+from kvjax.norms import norm
 from kvjax.score.geometry import unit
 from kvjax.types import Keys, Mask, Number
 
-#: Evicted slots handled at a time: memory stays linear in the number of slots. One size would cost a decode step half again.
-_WIDE, _NARROW = 256, 8
+#: Evicted slots handled at a time: memory stays linear in the number of slots, and a decode step, which evicts one a head, does not
+#: pay for a prompt's blocks. A single row would be multiplied by another kernel, to other bits.
+_WIDE, _NARROW, _PAIR = 256, 8, 2
+#: Least length that a row is divided by.
+_TINY = 1e-12
 #: Evicted slots blended at a time: little work each, so one size serves.
 _BLEND = 16
 
@@ -53,15 +57,20 @@ def _rows(x: Array, slots: Int32[Array, "b h m"]) -> Array:
     return jnp.take_along_axis(x, slots[..., None], axis=2)
 
 
-def _closest(rows: Float32[Array, "b h m d"], others: Float32[Array, "b h c d"], real: Bool[Array, "b h c"]):
-    """(argmax, max) of rows · others over the real ones, the lower on ties; -inf if none is. Two plain reductions beat argmax."""
-    cosine = jnp.einsum("bhmd,bhcd->bhmc", rows, others, precision=lax.Precision.HIGHEST)
+def _closest(
+    rows: Float32[Array, "b h m d"], others: Float32[Array, "b h c d"], size: Float32[Array, "b h c"], real: Mask
+) -> tuple[Int32[Array, "b h m"], Float32[Array, "b h m"]]:
+    """(argmax, max) of rows · others / size over the real ones; the lower on ties, -inf if none is. Not argmax, which is slower."""
+    product = jnp.einsum("bhmd,bhcd->bhmc", rows, others, precision=lax.Precision.HIGHEST)
+    cosine = product / size[:, :, None]
     cosine = jnp.where(real[:, :, None], cosine, -jnp.inf)
     best, last = cosine.max(-1), cosine.shape[-1] - 1
     return jnp.where(cosine == best[..., None], jnp.arange(last + 1, dtype=jnp.int32), last).min(-1), best
 
 
-def _closest_of_list(rows: Float32[Array, "b h m d"], direction: Float32[Array, "b h n d"], targets: Mask):
+def _closest_of_list(
+    rows: Float32[Array, "b h m d"], x: Float32[Array, "b h n d"], size: Float32[Array, "b h n"], targets: Mask
+) -> tuple[Int32[Array, "b h m"], Float32[Array, "b h m"]]:
     """As `_closest`, a block of targets at a time, so that work follows their number too."""
     held = targets.sum(-1).astype(jnp.int32)
     listed = _listed(targets)
@@ -69,7 +78,7 @@ def _closest_of_list(rows: Float32[Array, "b h m d"], direction: Float32[Array, 
     def look(i, best):
         at = _part(listed, i * _WIDE, _WIDE)
         real = i * _WIDE + jnp.arange(_WIDE) < held[..., None]
-        j, u = _closest(rows, _rows(direction, at), real)
+        j, u = _closest(rows, _rows(x, at), jnp.take_along_axis(size, at, 2), real)
         better = u > best[1]
         return jnp.where(better, jnp.take_along_axis(at, j, 2), best[0]), jnp.where(better, u, best[1])
 
@@ -82,23 +91,26 @@ def match(x: Keys, evicted: Mask, targets: Mask) -> Matches:
 
     A row of zeros has cosine 0 with everything. float32. Source: D2O, arXiv 2406.13035, equation 9.
     """
-    n, direction, slot = x.shape[2], unit(x), _listed(evicted)
+    n, x, slot = x.shape[2], x.astype(jnp.float32), _listed(evicted)
+    size = jnp.maximum(norm(x), _TINY)
     count = evicted.sum(-1).astype(jnp.int32)
 
-    def compare(found, first, size):
-        rows = _rows(direction, _part(slot, first, size))
-        closest = _closest if size == _NARROW else _closest_of_list
-        target, u = closest(rows, direction, targets)
-        new = target, jnp.where(first + jnp.arange(size) < count[..., None], u, -jnp.inf)
+    def compare(found, first, block):
+        rows = unit(_rows(x, _part(slot, first, block)), _TINY)
+        closest = _closest_of_list if block == _WIDE else _closest
+        target, u = closest(rows, x, size, targets)
+        new = target, jnp.where(first + jnp.arange(block) < count[..., None], u, -jnp.inf)
         return jax.tree.map(lambda old, part: lax.dynamic_update_slice_in_dim(old, part, first, 2), found, new)
 
-    found = jnp.zeros_like(slot), jnp.full(slot.shape, -jnp.inf, jnp.float32)
-    longest, wide = count.max(), jnp.int32(0)
-    if n >= _WIDE:
-        wide = longest // _WIDE
-        found = lax.fori_loop(0, wide, lambda i, found: compare(found, i * _WIDE, _WIDE), found)
-    rest = (longest - wide * _WIDE + _NARROW - 1) // _NARROW
-    target, u = lax.fori_loop(0, rest, lambda i, found: compare(found, wide * _WIDE + i * _NARROW, _NARROW), found)
+    found, done = (jnp.zeros_like(slot), jnp.full(slot.shape, -jnp.inf, jnp.float32)), jnp.int32(0)
+    for block in (_WIDE, _NARROW, _PAIR):
+        if block == _WIDE and n < _WIDE:
+            continue
+        rest = count.max() - done
+        blocks = rest // block if block > _PAIR else -(-rest // block)
+        found = lax.fori_loop(0, blocks, lambda i, found, at=done, block=block: compare(found, at + i * block, block), found)
+        done = done + blocks * block
+    target, u = found
     return Matches(slot=slot[..., :n], target=target[..., :n], u=u[..., :n])
 
 

@@ -89,7 +89,8 @@ def _same(one: PyTree, other: PyTree) -> bool:
 
 
 def _differs(one: Array, other: Array) -> Bool[Array, "b h n"]:
-    return (one != other).any(tuple(range(3, one.ndim)))
+    """Where any number of a slot is another. A maximum of bytes, which takes a CPU less than half the time of `any`."""
+    return (one != other).astype(jnp.int8).max(tuple(range(3, one.ndim)), initial=0) > 0
 
 
 def _write(cache: KVCache, new: Changed) -> KVCache:
