@@ -171,6 +171,18 @@ def unset(merger, b=2):
     return merger.begin(b)
 
 
+@pytest.mark.parametrize("n", [1, 3, 40, 700])
+def test_a_slot_is_matched_as_beside_many(n):
+    """To the bit: each head loses one slot, in a batch of its own or beside a row that loses all but every third."""
+    x = jax.random.normal(jax.random.key(n), (2, 3, n, 16))
+    kept = jnp.broadcast_to(jnp.arange(n) % 3 == 1, (2, 3, n))
+    lost = jnp.stack([jnp.broadcast_to(jnp.arange(n) == 0, (3, n)), ~kept[1]])
+    together, alone = (jax.jit(match)(*y) for y in ((x, lost, kept), (x[:1], lost[:1], kept[:1])))
+    np.testing.assert_array_equal(alone.u[0], together.u[0])
+    np.testing.assert_array_equal(alone.target[0, :, 0], together.target[0, :, 0])
+    assert (alone.u[0] > -jnp.inf).sum() == (3 if n > 1 else 0)
+
+
 def merged(merger, view, keep, memory=None):
     scores = jnp.zeros(keep.shape, jnp.float32)
     return jax.jit(lambda m, *x: m(*x))(merger, view, keep, scores, unset(merger) if memory is None else memory)

@@ -40,7 +40,7 @@ def spread_values(v: Values, keep: Mask, merges: Bool[Array, "b h n"], m: int) -
 
     Fewer than m that follow get v_i / m each all the same. One slot a head, all that a decode step loses, needs no running sums.
     """
-    start = _window_start(_prefix(keep.astype(jnp.int32))[:, :, :-1], keep, m)
+    start = _window_start(keep, m)
     one_each = (merges.sum(-1) <= 1).all()
     return lax.cond(one_each, _spread_one, _spread_all, v, keep, merges, start, m)
 
@@ -62,9 +62,9 @@ def _spread_one(v: Values, keep: Mask, merges: Bool[Array, "b h n"], start: Int3
     return jnp.where(reached[..., None], v.astype(jnp.float32) + added, v).astype(v.dtype)
 
 
-def _window_start(order: Int32[Array, "b h n"], keep: Mask, m: int) -> Int32[Array, "b h n"]:
+def _window_start(keep: Mask, m: int) -> Int32[Array, "b h n"]:
     """For each slot the first slot behind the kept one m before it: what lies from there on reaches it."""
-    behind = order - m
+    behind = _prefix(keep.astype(jnp.int32))[:, :, :-1] - m
     start = jnp.take_along_axis(first(keep), jnp.maximum(behind, 0), -1) + 1
     return jnp.where(behind >= 0, start, 0)
 

@@ -11,15 +11,12 @@ from jax import lax
 from jaxtyping import Array, Bool, Float32, Int32, PyTree
 
 from kvjax.kernels.compact import first
-from kvjax.norms import norm
-from kvjax.score.geometry import unit
+from kvjax.score.geometry import length, unit
 from kvjax.types import Keys, Mask, Number
 
 #: Evicted slots handled at a time: memory stays linear in the number of slots, and a decode step, which evicts one a head, does not
 #: pay for a prompt's blocks. A single row would be multiplied by another kernel, to other bits.
 _WIDE, _NARROW, _PAIR = 256, 8, 2
-#: Least length that a row is divided by.
-_TINY = 1e-12
 #: Evicted slots blended at a time: little work each, so one size serves.
 _BLEND = 16
 
@@ -92,24 +89,23 @@ def match(x: Keys, evicted: Mask, targets: Mask) -> Matches:
     A row of zeros has cosine 0 with everything. float32. Source: D2O, arXiv 2406.13035, equation 9.
     """
     n, x, slot = x.shape[2], x.astype(jnp.float32), _listed(evicted)
-    size = jnp.maximum(norm(x), _TINY)
+    size = length(x)
     count = evicted.sum(-1).astype(jnp.int32)
 
     def compare(found, first, block):
-        rows = unit(_rows(x, _part(slot, first, block)), _TINY)
+        rows = unit(_rows(x, _part(slot, first, block)))
         closest = _closest_of_list if block == _WIDE else _closest
         target, u = closest(rows, x, size, targets)
         new = target, jnp.where(first + jnp.arange(block) < count[..., None], u, -jnp.inf)
         return jax.tree.map(lambda old, part: lax.dynamic_update_slice_in_dim(old, part, first, 2), found, new)
 
-    found, done = (jnp.zeros_like(slot), jnp.full(slot.shape, -jnp.inf, jnp.float32)), jnp.int32(0)
+    found = jnp.zeros_like(slot), jnp.full(slot.shape, -jnp.inf, jnp.float32)
+    done, most = jnp.int32(0), -(-count.max() // _PAIR) * _PAIR
     for block in (_WIDE, _NARROW, _PAIR):
-        if block == _WIDE and n < _WIDE:
-            continue
-        rest = count.max() - done
-        blocks = rest // block if block > _PAIR else -(-rest // block)
-        found = lax.fori_loop(0, blocks, lambda i, found, at=done, block=block: compare(found, at + i * block, block), found)
-        done = done + blocks * block
+        if block <= n:
+            blocks = (most - done) // block
+            found = lax.fori_loop(0, blocks, lambda i, found, at=done, block=block: compare(found, at + i * block, block), found)
+            done += blocks * block
     target, u = found
     return Matches(slot=slot[..., :n], target=target[..., :n], u=u[..., :n])
 

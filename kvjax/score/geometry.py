@@ -10,9 +10,14 @@ from kvjax.types import Keys, Mask, Scores
 from kvjax.view import LayerView
 
 
-def unit(x, eps: float = 1e-12):
+def length(x, *, eps: float = 1e-12, keepdims: bool = False):
+    """max(||x||, eps) in float32."""
+    return jnp.maximum(norm(x, keepdims=keepdims), eps)
+
+
+def unit(x):
     """x / max(||x||, eps) in float32."""
-    return x.astype(jnp.float32) / jnp.maximum(norm(x, keepdims=True), eps)
+    return x.astype(jnp.float32) / length(x, keepdims=True)
 
 
 def key_difference(k: Keys, valid: Mask) -> Scores:
