@@ -63,7 +63,7 @@ def test_the_prompt_keeps_the_largest_numbers(pre, numbers):
 
 def test_what_is_held_while_decoding_is_the_best_of_all_seen(lm, pre):
     """A sample of a stream: the largest numbers of the whole text so far, whatever was evicted before."""
-    policy = kvjax.methods.random(budget=20, seed=3).replace(when=kvjax.Every(1))
+    policy = kvjax.methods.random(budget=20, seed=3, decoding=True)
     cache = kvjax.extend(lm, kvjax.compress(pre, policy), ids_of(40, 9), policy, block=1).cache
     u = np.asarray(uniform_at(3, *np.ogrid[:3, :2, :130]))
     for layer in range(3):
