@@ -20,19 +20,25 @@ decode = importlib.import_module("kvjax.decode.loop")
 def operands(lm, pre, policy, slots: int):
     """Positional arguments of `decode._loop` for 16 tokens after `pre`, cut under the policy, the pool grown to `slots` slots."""
     cache, cap = make_room(compress(pre, policy), policy, 16)
+    rest = Greedy(), jax.random.key(0), decode._stops(lm, None), np.int32(16)
+    return Spec.of(lm.decoder, policy, cap), lm.params, *_grown(cache, slots).split(), *rest
+
+
+def _grown(cache, slots: int):
+    """The cache, and each of its parts, with pools of that many slots."""
     grown = lambda x: jax.device_put(jnp.zeros((slots, *x.shape[1:]), x.dtype), x.sharding)  # noqa: E731
     paged = lambda x: jnp.zeros((slots * x.shape[0] // cache.slots, *x.shape[1:]), x.dtype)  # noqa: E731
     by_slot = lambda x: x.shape[:1] == (cache.slots,)  # noqa: E731
-    keys = jax.tree.map(lambda x: grown(x) if by_slot(x) else paged(x), cache.k)
-    cache = jax.tree.map(lambda x: grown(x) if by_slot(x) else x, cache).replace(k=keys)
-    rest = Greedy(), jax.random.key(0), decode._stops(lm, None), np.int32(16)
-    return Spec.of(lm.decoder, policy, cap), lm.params, *cache.split(), *rest
+    keys, values = (jax.tree.map(lambda x: grown(x) if by_slot(x) else paged(x), codes) for codes in (cache.k, cache.v))
+    whole = jax.tree.map(lambda x: grown(x) if by_slot(x) else x, cache.replace(parts=()))
+    return whole.replace(k=keys, v=values, parts=tuple(_grown(part, slots) for part in cache.parts))
 
 
 def pools(cache) -> list[jax.Array]:
-    """What the cache holds with one row a slot, or a page of slots."""
-    paged = [x for x in jax.tree.leaves(cache.k) if x.shape[0] < cache.slots]
-    return [x for x in jax.tree.leaves(cache) if x.shape[:1] == (cache.slots,)] + paged
+    """What the cache and its parts hold with one row a slot, or a page of slots."""
+    paged = [x for x in jax.tree.leaves((cache.k, cache.v)) if x.shape[0] < cache.slots]
+    own = [x for x in jax.tree.leaves(cache.replace(parts=())) if x.shape[:1] == (cache.slots,)] + paged
+    return [*own, *(x for part in cache.parts for x in pools(part))]
 
 
 def copies(program, rows: int) -> list[str]:

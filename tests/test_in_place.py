@@ -9,11 +9,14 @@ from tests.conftest import policy_of
 from tests.decode_loop import copies, decode, operands, pools, unchecked
 
 SLOTS = 1 << 16
-STATIC, EVICTING = ("full", "snapkv", "kivi"), ("streaming_llm", "h2o", "tova", "d2o")
-READING = ("heterocache", "hcattention", "quest", "infllm", "fastdecode")
+STATIC, EVICTING = ("full", "snapkv", "kivi"), ("streaming_llm", "h2o", "tova", "d2o", "less")
+READING, MOVING = ("heterocache", "hcattention", "quest", "infllm", "fastdecode", "omnikv"), ("arkv", "mikv", "zipcache")
+SHOWN = (*STATIC, *EVICTING, *READING, *MOVING)
+#: Those whose prompt is not read a second time, which leaves nothing to decoding.
+OTHERS = [name for name in kvjax.methods.names() if name not in SHOWN and "second pass" not in kvjax.methods.info(name).requires]
 
 
-@pytest.mark.parametrize("name", [*STATIC, *EVICTING, *READING])
+@pytest.mark.parametrize("name", [*SHOWN, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_the_pool_is_never_copied(lm, prompt, name):
     """It goes in and comes out, and what a step needs beside it grows with a head's slots, not with the pool's."""
     policy = policy_of(name)

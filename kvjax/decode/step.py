@@ -128,8 +128,8 @@ def _attend(inputs: AttentionInputs, after=None, *, spec: Spec, cache: KVCache, 
 def _after_reading(read: PyTree, cache: KVCache) -> tuple[PyTree, KVCache]:
     """The same, with every later write to the pool after what was read from it: without an order XLA copies the pool first."""
     written = cache.k, cache.v, cache.pos, cache.tails, cache.parts
-    read, (k, v, pos, tails, parts) = lax.optimization_barrier((read, written))
-    return read, cache.replace(k=k, v=v, pos=pos, tails=tails, parts=parts)
+    read, passed, (k, v, pos, tails, parts) = lax.optimization_barrier((read, cache.passed, written))
+    return read, cache.replace(k=k, v=v, pos=pos, tails=tails, parts=parts, passed=passed)
 
 
 def _of_output(spec: Spec, params, cache: KVCache, x, tokens, count) -> dict[str, Array]:

@@ -44,7 +44,8 @@ def merge(reader: Reader, cache: KVCache, group: Group, choice: Choice) -> KVCac
         return cache.replace(memory=jax.tree.map(lambda x, new: x.at[layer].set(new), cache.memory, left))
 
     cache = lax.fori_loop(0, len(group.layers), one, cache)
-    return cache.replace(**lax.optimization_barrier(cache.pools))  # merging reads positions: before any of them moves
+    pools, memory = lax.optimization_barrier((cache.pools, cache.memory))  # merging reads: before anything moves
+    return cache.replace(**pools, memory=memory)
 
 
 class Changed(NamedTuple):

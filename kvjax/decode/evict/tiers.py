@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Bool, Int32, PyTree
 
 from kvjax.cache.kv_cache import KVCache
 from kvjax.cache.parts import counted
@@ -16,8 +17,19 @@ from kvjax.decode.evict.reader import Reader
 from kvjax.encode.parted import with_part
 from kvjax.encode.tail import put_rows
 from kvjax.encode.tier_rule import TierView
-from kvjax.kernels.compact import compact, first, plan
+from kvjax.kernels.compact import Moves, compact, first, plan
 from kvjax.types import Layer
+
+
+class Sent(NamedTuple):
+    """Slots on their way to another tier, the first `count` of each region's.
+
+    Attributes:
+        rows: [b, h, n, ...] by name of the pool, as that tier stores them.
+    """
+
+    rows: dict[str, PyTree]
+    count: Int32[Array, "b h"]
 
 
 def settle(reader: Reader, cache: KVCache, left: Sequence[LayerStep]) -> KVCache:
@@ -32,7 +44,7 @@ def settle(reader: Reader, cache: KVCache, left: Sequence[LayerStep]) -> KVCache
             cache = with_part(cache, i, tiers.observed(cache.parts[i], i))
         held = tuple(part.length[layer] for part in cache.parts)
         due = reader.encode.rule.due(steps, held) & (count > 0)
-        return lax.cond(due.any(), lambda cache: tiers.moved(cache, due), lambda cache: cache, cache)
+        return lax.fori_loop(0, due.any().astype(jnp.int32), lambda _, cache: tiers.moved(cache, due), cache)
 
     cache = lax.fori_loop(0, len(left), one, cache.replace(parts=parts))
     return counted(cache)
@@ -63,35 +75,49 @@ class _Tiers:
         return part.replace(state=part.state.replace(score=state))
 
     def moved(self, cache: KVCache, due: Bool[Array, " b"]) -> KVCache:
-        """The cache with every watched tier's slots where the rule wants them, the last tier's first: it makes room."""
+        """The cache with every watched tier's slots where the rule wants them, the last tier's first: it makes room.
+
+        Everything is read before anything is written, so that the pools are written where they lie.
+        """
+        wanted, valid = self._wanted(cache)
+        moves, sent = [], {}
+        for i, (to, held) in enumerate(zip(wanted, valid, strict=True)):
+            moves.append(plan(held & ((to == i) | ~due[:, None, None]), held))
+            for j in range(i + 1, len(cache.parts)):
+                sent[i, j] = self._taken(cache, i, j, held & (to == j) & due[:, None, None])
+        cache, moves, sent = lax.optimization_barrier((cache, moves, sent))
+        for i in reversed(range(len(moves))):
+            for j in range(i + 1, len(cache.parts)):
+                cache = with_part(cache, j, self._behind(cache.parts[j], sent[i, j]))
+            cache = with_part(cache, i, self._closed(cache.parts[i], moves[i]))
+        return cache
+
+    def _wanted(self, cache: KVCache) -> tuple[tuple[Int32[Array, "b h n"], ...], list[Bool[Array, "b h n"]]]:
+        """Where the rule wants the slots of every watched tier, and which of them are in use."""
         rule, views = self.reader.encode.rule, []
         for i in range(rule.watched):
             view, evidence, _ = self._read(cache.parts[i], i)
             views.append(TierView(scores=self.score.score(view, evidence), pos=view.pos, valid=view.valid))
         length = self.reader.offset + self.reader.count
         held = tuple(part.length[self.layer] for part in cache.parts)
-        wanted = rule.after_step(tuple(views), held, length, cache.budget[self.layer])
-        for i in reversed(range(rule.watched)):
-            stay = views[i].valid & ((wanted[i] == i) | ~due[:, None, None])
-            for j in range(i + 1, len(cache.parts)):
-                cache = self._sent(cache, i, j, views[i].valid & (wanted[i] == j) & due[:, None, None])
-            cache = with_part(cache, i, self._closed(cache.parts[i], stay, views[i].valid))
-        return cache
+        return rule.after_step(tuple(views), held, length, cache.budget[self.layer]), [view.valid for view in views]
 
-    def _sent(self, cache: KVCache, i: int, j: int, chosen: Bool[Array, "b h n"]) -> KVCache:
-        """Slots of tier i as tier j stores them, behind its last; they stay where they were, too."""
-        source, target, layer = cache.parts[i], cache.parts[j], self.layer
+    def _taken(self, cache: KVCache, i: int, j: int, chosen: Bool[Array, "b h n"]) -> Sent:
+        """Chosen slots of tier i as tier j stores them."""
+        source, target = cache.parts[i], cache.parts[j]
         page, most = self.reader.encode.stores[j].page, self.reader.encode.rule.most or chosen.shape[-1]
-        count = chosen.sum(-1).astype(jnp.int32)
-        slots = source.start[layer][..., None] + in_pages(first(chosen)[..., :most], page)
-        at = target.start[layer] + target.length[layer]
-        rows = _rows(self.reader, source, target, layer, slots, stores=(i, j))
-        pools = {name: put_rows(pool, rows[name], at, count, target.slots) for name, pool in target.pools.items()}
-        return with_part(cache, j, target.replace(**pools, length=target.length.at[layer].add(count)))
+        slots = source.start[self.layer][..., None] + in_pages(first(chosen)[..., :most], page)
+        rows = _rows(self.reader, source, target, self.layer, slots, stores=(i, j))
+        return Sent(rows=rows, count=chosen.sum(-1).astype(jnp.int32))
 
-    def _closed(self, part: KVCache, stay: Bool[Array, "b h n"], valid: Bool[Array, "b h n"]) -> KVCache:
+    def _behind(self, part: KVCache, sent: Sent) -> KVCache:
+        """A tier with what another sends it behind its last slot."""
+        at = part.start[self.layer] + part.length[self.layer]
+        pools = {name: put_rows(pool, sent.rows[name], at, sent.count, part.slots) for name, pool in part.pools.items()}
+        return part.replace(**pools, length=part.length.at[self.layer].add(sent.count))
+
+    def _closed(self, part: KVCache, moves: Moves) -> KVCache:
         """A tier without the holes that were left."""
-        moves = plan(stay, valid)
         length = part.length.at[self.layer].set(moves.length)
         return part.replace(**compact(part.pools, part.start[self.layer], moves), length=length)
 
