@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, Int64, PyTree, Shaped
 from kvjax.cache.counter import Counter
 from kvjax.cache.retriever_state import RetrieverState
 from kvjax.encoder import Encoder
+from kvjax.kernels.compact import first
 from kvjax.kernels.gather_attention import gather_attention
 from kvjax.placement import OnDevice
 from kvjax.placement.by_callback import ByCallback
@@ -90,9 +91,8 @@ def saved(home: OnDevice, away: Sequence[Away], parts: Sequence[Sequence[Parts]]
 @partial(jax.jit, static_argnames=("home",), donate_argnames=("store",))
 def _put(home, store, rows, mask, start):
     """Rows [1 h n c] of the slots in the mask, packed from `start` [1 h] on."""
-    n = mask.shape[-1]
-    order = jnp.argsort(~mask, axis=-1, stable=True).astype(jnp.int32)
-    return home.pick(store, rows, order, start, mask.sum(-1, dtype=jnp.int32)) if n else store
+    count = mask.sum(-1, dtype=jnp.int32)
+    return home.pick(store, rows, first(mask), start, count) if mask.shape[-1] else store
 
 
 def rows_together(several: Sequence[Shaped[Array, "_ h _ *c"]]) -> Shaped[Array, "b h n *c"]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
+from kvjax.kernels.compact import first
 from kvjax.kernels.select_top import select_top
 from kvjax.kernels.select_top.order import ordered
 from kvjax.types import Keys, Number
@@ -76,10 +77,11 @@ def shadow(k: Keys, k_raw: Keys, length: Int32[Array, " b"], *, size: int, local
     """One layer's factors and landmarks."""
     mean, cosine = chunk_means(k, size)
     outlier, real = outlier_chunks(cosine, length, size=size, local=local, many=many)
-    ids = jnp.argsort(~(real & ~outlier), axis=-1, stable=True).astype(jnp.int32)
+    away = real & ~outlier
+    ids = first(away)
     u, sv = factors(k_raw, jnp.arange(k.shape[2]) < length[:, None], rank)
     landmarks = jnp.take_along_axis(mean, ids[..., None], 2).astype(k.dtype)
-    return Shadow(u=u, sv=sv, landmarks=landmarks, ids=ids, count=(real & ~outlier).sum(-1, dtype=jnp.int32))
+    return Shadow(u=u, sv=sv, landmarks=landmarks, ids=ids, count=away.sum(-1, dtype=jnp.int32))
 
 
 def landmark_worth(
