@@ -54,6 +54,11 @@ class Place:
         return self.entry.token if self.entry.batch <= 1 else None
 
     @property
+    def goes_on(self) -> bool:
+        """Whether most of the context is fed or generated after the prompt, whose bytes then say little of the cache."""
+        return self.entry.prompt < self.length / 2 and "kv_peak" in self.entry.costs
+
+    @property
     def worth(self) -> float:
         """Higher is better: `value`, of nats with its sign turned."""
         return self.value.mean if self.unit == "share" else -self.value.mean
@@ -131,6 +136,7 @@ def _mean(entries: Sequence[Entry]) -> Entry:
     differences = [e.difference for e in entries if e.difference is not None]
     return replace(
         entries[0],
+        prompt=statistics.fmean(e.prompt for e in entries),
         share=statistics.fmean(e.share for e in entries),
         allocated=statistics.fmean(e.allocated for e in entries),
         host=statistics.fmean(e.host for e in entries),

@@ -20,6 +20,7 @@ def line(place: Place, command: str) -> Line:
         "kind": place.kind, "budget": place.budget, "unit": place.unit,
         **_estimate("score", e.score), "n": e.score.count, **_estimate("minus_full", e.difference),
         "kept_share": e.share, "device_bytes": e.allocated, "host_bytes": e.host, "full_bytes": e.full,
+        "most_entries": e.costs.get("kv_peak"),
         "compress_seconds": e.compress, "seconds_per_token": e.token, "decoded_together": e.batch,
         "front_bytes": place.cheap, "front_time": place.fast, "command": command,
     }  # fmt: skip

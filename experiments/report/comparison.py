@@ -19,7 +19,8 @@ class Entry:
     """One policy at one budget on one task.
 
     Attributes:
-        share: of the slots kept.   allocated, host, full: bytes, means over prompts.   half: of the full cache in 16 bits.
+        prompt: its tokens, or its length where rows do not say.   share: of the slots kept.
+        allocated, host, full: bytes, means over prompts.   half: of the full cache in 16 bits.
         tables: bytes that the policy brings along once for all prompts; None where its rows do not say.
         score: mean over prompts, scores from 0 to 1 or nats per token.
         difference: mean over the prompts that both measured of (this cell - baseline); None where there is none.
@@ -30,6 +31,7 @@ class Entry:
 
     policy: str
     budget: int | float
+    prompt: float
     share: float
     allocated: float
     host: float
@@ -119,6 +121,7 @@ def _entry(cell: Cell, rows: list[Row], baseline: str, references: Mapping) -> E
     return Entry(
         policy=policy,
         budget=budget,
+        prompt=statistics.fmean(row.get("prompt_tokens", row["length"]) for row in rows),
         share=mean("kept_share"),
         allocated=mean("allocated_bytes"),
         host=mean("host_bytes"),

@@ -25,9 +25,9 @@ _ABOUT = f"""Every method of `kvjax methods` that runs on this model as it comes
 prompts answered, in percent, with its 95% interval (Wilson), or nats a token; under a share of the prompt stands the score with
 that share of its slots kept, of nats the difference to the full cache on the same prompts, with its 95% interval; n is the number
 of prompts, the first ones of one list. The other columns are bytes allocated for the prompt on the device and in host memory, as
-shares of the whole cache in 16 bits, of which a float32 cache takes 200%. Slots above
-a prompt's length cut while decoding alone; what `counting_given` asks for stands in the prompt, which `triattention` and
-`random_attention` hold on to.
+shares of the whole cache in 16 bits, of which a float32 cache takes 200%; of `counting_given`, whose prompt is an eighth of the
+context, the key entries held at most, as a share of those of the whole cache. Slots above a prompt's length cut while decoding
+alone; what `counting_given` asks for stands in the prompt, which `triattention` and `random_attention` hold on to.
 [{PAGE}]({PAGE}) sorts, filters and draws the same rows; [{CSV}]({CSV}) has the numbers."""
 
 _AGAIN = """A killed run goes on where it was. `python -m experiments.leaderboard.pack FOLDER` joins what was measured to the rows
@@ -112,8 +112,10 @@ def _budgeted(found: Sequence[Place], lost: Mapping[str, Estimate] | None = None
         smallest = mine[min(mine)]
         scores = [_score(mine[b]) if b in mine else "-" for b in budgets]
         beside = [] if lost is None else [difference(lost[name], "nats") if name in lost else "-"]
-        lines.append([_linked(name), smallest.kind, *scores, _bytes(smallest), _counts(mine.values()), *beside])
-    heads = ["method", "kind", *(f"{100 * b:g}%" for b in budgets), f"bytes at {100 * budgets[-1]:g}%, {OF_HALF}", "n"]
+        lines.append([_linked(name), smallest.kind, *scores, _size(smallest), _counts(mine.values()), *beside])
+    least = f"{100 * budgets[-1]:g}%"
+    size = f"most entries at {least}, of full cache" if found[0].goes_on else f"bytes at {least}, {OF_HALF}"
+    heads = ["method", "kind", *(f"{100 * b:g}%" for b in budgets), size, "n"]
     return _table(heads if lost is None else [*heads, _lost_of(lost) if lost else "nats lost at 25%"], lines)
 
 
@@ -130,11 +132,11 @@ def _lost_of(lost: Mapping[str, Estimate]) -> str:
 def _without(found: Sequence[Place]) -> list[str]:
     """Methods whose size is their own: bits, pages read, host memory."""
     lines = [
-        [_linked(place.entry.policy), place.kind, _score(place), _bytes(place), _host(place),
+        [_linked(place.entry.policy), place.kind, _score(place), _size(place), _host(place),
          str(place.entry.score.count)]
         for place in found
     ]  # fmt: skip
-    return _table(["method", "kind", "score", OF_HALF, "on the host", "n"], lines)
+    return _table(["method", "kind", "score", "most entries" if found[0].goes_on else OF_HALF, "on the host", "n"], lines)
 
 
 def _score(place: Place) -> str:
@@ -152,6 +154,11 @@ def _linked(policy: str) -> str:
     name = policy.partition(":")[0]
     rest = policy[len(name) + 1 :]
     return f"[{name}](../methods.md#{name})" + (f" `{rest}`" if rest else "")
+
+
+def _size(place: Place) -> str:
+    """Of the whole cache: bytes for the prompt, or where most of the context comes after it, the entries held at most."""
+    return f"{100 * place.entry.costs['kv_peak']:.1f}%" if place.goes_on else _bytes(place)
 
 
 def _bytes(place: Place) -> str:

@@ -137,6 +137,18 @@ def test_the_leaderboard_ranks_by_the_mean_over_budgets(ranked):
     assert sorted(line.partition("--methods ")[2].split()[0] for line in board.command(fewer).splitlines()) == ["keydiff", "snapkv"]
 
 
+def test_where_most_comes_after_the_prompt_the_entries_held_at_most_are_shown(ranked, monkeypatch):
+    """A prompt's bytes say nothing of a cache that is cut while decoding."""
+    longer = [row | {"task": "counting_given", "prompt_tokens": 20, "kv_peak": row["budget"] + 0.011} for row in ranked]
+    with monkeypatch.context() as patch:
+        patch.setattr(board, "rows", lambda: longer)
+        lines = board.page().splitlines()
+        patch.setattr(board, "rows", lambda: [row | {"prompt_tokens": row["length"]} for row in longer])
+        assert "most entries at" not in board.page()
+    assert any("| 50% | 25% | most entries at 25%, of full cache | n |" in line for line in lines)
+    assert any(line.startswith("| [keydiff") and "| 26.1% |" in line for line in lines)
+
+
 def test_each_length_of_the_leaderboard_has_a_command_with_its_budgets(ranked):
     longer = [row | {"length": 4096, "budget": {0.5: 512, 0.25: 256}.get(row["budget"], row["budget"])} for row in ranked]
     shares, slots = sorted(board.command(ranked + longer).splitlines(), key=lambda line: "--lengths 4096" in line)
