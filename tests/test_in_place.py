@@ -12,8 +12,16 @@ SLOTS = 1 << 16
 STATIC, EVICTING = ("full", "snapkv", "kivi"), ("streaming_llm", "h2o", "tova", "d2o", "less")
 READING, MOVING = ("heterocache", "hcattention", "quest", "infllm", "fastdecode", "omnikv"), ("arkv", "mikv", "zipcache")
 SHOWN = (*STATIC, *EVICTING, *READING, *MOVING)
-#: Those whose prompt is not read a second time, which leaves nothing to decoding.
-OTHERS = [name for name in kvjax.methods.names() if name not in SHOWN and "second pass" not in kvjax.methods.info(name).requires]
+
+
+def _decodes_like_snapkv(name: str) -> bool:
+    """Whether only a prompt is cut, read twice or not, and what stays is stored and read as it is."""
+    info = kvjax.methods.info(name)
+    usual = (info.stages.get("encode"), info.stages.get("retrieve")) == ("Stored", "FullAttention")
+    return "second pass" in info.requires or info.acts == "after the prompt" and usual
+
+
+OTHERS = [name for name in kvjax.methods.names() if name not in SHOWN and not _decodes_like_snapkv(name)]
 
 
 @pytest.mark.parametrize("name", [*SHOWN, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
@@ -24,7 +32,8 @@ def test_the_pool_is_never_copied(lm, prompt, name):
     with unchecked():
         program = decode._loop.lower(*args, width=64, keep_logits=False).compile()
     memory, pool = program.memory_analysis(), sum(x.nbytes for x in pools(args[2]))
-    assert not copies(program, SLOTS) and memory.alias_size_in_bytes >= pool > SLOTS * 8
+    assert pool > SLOTS * 4, "codes of a few bytes a slot at least are in it"
+    assert not copies(program, SLOTS) and memory.alias_size_in_bytes >= pool
     assert memory.temp_size_in_bytes < SLOTS * 8
 
 
