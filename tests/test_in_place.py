@@ -21,7 +21,9 @@ def _decodes_like_snapkv(name: str) -> bool:
     return "second pass" in info.requires or info.acts == "after the prompt" and usual
 
 
-OTHERS = [name for name in kvjax.methods.names() if name not in SHOWN and not _decodes_like_snapkv(name)]
+#: Six bytes a slot of this model: less than what a step may need beside the pool.
+SMALL = ("coupled_quantization",)
+OTHERS = [name for name in kvjax.methods.names() if name not in (*SHOWN, *SMALL) and not _decodes_like_snapkv(name)]
 
 
 @pytest.mark.parametrize("name", [*SHOWN, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
@@ -32,8 +34,7 @@ def test_the_pool_is_never_copied(lm, prompt, name):
     with unchecked():
         program = decode._loop.lower(*args, width=64, keep_logits=False).compile()
     memory, pool = program.memory_analysis(), sum(x.nbytes for x in pools(args[2]))
-    assert pool > SLOTS * 4, "codes of a few bytes a slot at least are in it"
-    assert not copies(program, SLOTS) and memory.alias_size_in_bytes >= pool
+    assert not copies(program, SLOTS) and memory.alias_size_in_bytes >= pool > SLOTS * 8
     assert memory.temp_size_in_bytes < SLOTS * 8
 
 

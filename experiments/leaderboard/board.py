@@ -147,7 +147,14 @@ def _mean(entries: Sequence[Entry]) -> Entry:
         compress=_mean_time([e.compress for e in entries]),
         token=_mean_time([e.token for e in entries]),
         batch=max(e.batch for e in entries),
+        costs=_mean_costs(entries),
     )
+
+
+def _mean_costs(entries: Sequence[Entry]) -> dict[str, float]:
+    """The figures that all of them have."""
+    known = [name for name in entries[0].costs if all(name in e.costs for e in entries)]
+    return {name: statistics.fmean(e.costs[name] for e in entries) for name in known}
 
 
 def _of_all(differences: Sequence[Estimate], count: int) -> Estimate | None:

@@ -44,6 +44,7 @@ def settle(reader: Reader, cache: KVCache, left: Sequence[LayerStep]) -> KVCache
             cache = with_part(cache, i, tiers.observed(cache.parts[i], i))
         held = tuple(part.length[layer] for part in cache.parts)
         due = reader.encode.rule.due(steps, held) & (count > 0)
+        # No turn or one: what a `cond` gives back is copied, moved or not.
         return lax.fori_loop(0, due.any().astype(jnp.int32), lambda _, cache: tiers.moved(cache, due), cache)
 
     cache = lax.fori_loop(0, len(left), one, cache.replace(parts=parts))
